@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+# Every target starts from a bare clone: set-up and build are steps of it, done once and then skipped.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+VENV := .venv
+PYTHON := $(VENV)/bin/python
+export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
+JOBS ?= $(shell nproc)
+CXX_FILES = $(shell find core tools tests bindings bench \( -name '*.cpp' -o -name '*.h' \) -type f | sort)
+say = @echo "==> $(1)"
+
+.PHONY: help setup build build-asan demo test check test-cpp test-asan test-tsan test-python bench \
+  wheel format clean
+
+help:
+	@echo "make setup    Debian packages and $(VENV)"
+	@echo "make demo     Fashion-MNIST on a virtual IPU, beside eager PyTorch"
+	@echo "make test     format, layers, C++ tests (plain and sanitized), Python tests"
+	@echo "make bench    speed and memory against eager and torch.compile"
+	@echo "make format   rewrite sources in the project's format"
+	@echo "make wheel    dist/tessera_poptorch-*.whl"
+	@echo "make clean    remove build products (keeps $(VENV))"
+
+setup: $(VENV)/.ready
+
+$(VENV)/.ready: requirements-dev.txt tools/dev/install_system.sh
+	@tools/dev/install_system.sh
+	@test -x $(PYTHON) || { echo "==> Python: new environment in $(VENV)"; python3 -m venv $(VENV); }
+	@echo "==> Python: installing $$(grep -v '^#' requirements-dev.txt | tr '\n' ' ')"
+	@# torch first and alone, so that no other requirement can choose its version
+	@$(PYTHON) -m pip install --quiet --disable-pip-version-check torch==2.13.0
+	@$(PYTHON) -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt
+	@# the source tree itself is the installed package; the build puts poptorch/_core into it
+	@echo "$(CURDIR)/python" > "$$($(PYTHON) -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/tessera.pth"
+	@$(PYTHON) -m pip list --disable-pip-version-check --format=freeze | sed 's/^/    /'
+	@touch $@
+
+# Ninja knows what is out of date; a second run compiles nothing.
+build: setup
+	@test -f build/release/build.ninja || { echo "==> Configuring build/release"; \
+	  cmake --preset release -DPython_EXECUTABLE=$(CURDIR)/$(PYTHON) > /dev/null; }
+	@echo "==> Building build/release ($(JOBS) jobs)"
+	@cmake --build build/release -j $(JOBS)
+
+build-asan: setup
+	@test -f build/asan/build.ninja || { echo "==> Configuring build/asan"; cmake --preset asan > /dev/null; }
+	@echo "==> Building build/asan ($(JOBS) jobs)"
+	@cmake --build build/asan -j $(JOBS)
+
+demo: build
+	$(call say,Demo: one epoch on a virtual IPU beside eager PyTorch)
+	@$(PYTHON) examples/fashion_mnist.py --compare --epochs 1
+	$(call say,Demo: five epochs on a virtual IPU)
+	@$(PYTHON) examples/fashion_mnist.py --epochs 5
+
+test: check test-cpp test-asan test-python
+	$(call say,All checks passed)
+
+check: setup
+	$(call say,Format: clang-format)
+	@clang-format --dry-run -Werror $(CXX_FILES)
+	$(call say,Format and lint: ruff)
+	@ruff format --check .
+	@ruff check .
+	$(call say,Layers: layers.toml)
+	@$(PYTHON) tools/dev/check_layers.py
+
+test-cpp: build
+	$(call say,C++ tests)
+	@$(PYTHON) tools/dev/check_isa.py build/release
+	@ctest --preset release -j $(JOBS)
+
+test-asan: build-asan
+	$(call say,C++ tests under address and undefined-behaviour sanitizers)
+	@ctest --preset asan -j $(JOBS)
+
+test-tsan: setup
+	$(call say,C++ tests under the thread sanitizer)
+	@cmake --preset tsan > /dev/null
+	@cmake --build build/tsan -j $(JOBS)
+	@ctest --preset tsan
+
+test-python: build
+	$(call say,Python tests)
+	@$(PYTHON) -m pytest tests
+
+bench: build
+	$(call say,Benchmarks)
+	@$(PYTHON) bench/run.py
+
+wheel: setup
+	$(call say,Wheel)
+	@$(PYTHON) -m pip wheel --disable-pip-version-check --no-build-isolation --no-deps -w dist .
+
+format: setup
+	@clang-format -i $(CXX_FILES)
+	@ruff format .
+	@ruff check --fix .
+
+clean:
+	rm -rf build dist python/poptorch/_core*.so

@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+// poptorch._core: argument conversion, error translation, release of the GIL. No decisions here.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/function.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <chrono>
+
+#include "bindings.h"
+#include "session/session.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace tessera {
+namespace {
+
+template <typename T>
+T* pointer(uint64_t address) {
+  return reinterpret_cast<T*>(static_cast<uintptr_t>(address));
+}
+
+CompileOptions read_options(const std::string& text) {
+  nb::dict d = nb::cast<nb::dict>(nb::module_::import_("json").attr("loads")(text));
+  auto get = [&](const char* key, auto fallback) {
+    return d.contains(key) && !d[key].is_none() ? nb::cast<decltype(fallback)>(d[key]) : fallback;
+  };
+  CompileOptions o;
+  o.training = get("training", false);
+  o.mean_reduction = get("reduction", std::string("mean")) == "mean";
+  o.run.device_iterations = get("device_iterations", int64_t{1});
+  o.run.gradient_accumulation = get("gradient_accumulation", int64_t{1});
+  o.run.output_return_period = get("output_return_period", int64_t{1});
+  o.run.threads = get("threads", 1);
+  std::string mode = get("output_mode", std::string("final"));
+  o.run.output_mode = mode == "all"       ? OutputMode::kAll
+                      : mode == "sum"     ? OutputMode::kSum
+                      : mode == "every_n" ? OutputMode::kEveryN
+                                          : OutputMode::kFinal;
+  return o;
+}
+
+using Port = std::tuple<std::string, std::string, std::vector<int64_t>>;
+
+template <typename List>
+std::vector<Port> ports(const List& list) {
+  std::vector<Port> out;
+  for (const auto& p : list) out.emplace_back(p.name, std::string(name_of(p.dtype)), p.shape);
+  return out;
+}
+
+nb::object literal(const Arg& a) {
+  switch (a.kind) {
+    case Arg::Kind::kNone:
+      return nb::none();
+    case Arg::Kind::kBool:
+      return nb::bool_(a.i != 0);
+    case Arg::Kind::kInt:
+      return nb::int_(a.i);
+    case Arg::Kind::kFloat:
+      return nb::float_(a.f);
+    case Arg::Kind::kString:
+      return nb::str(a.s.c_str());
+    case Arg::Kind::kDType:
+      return nb::make_tuple("dtype", std::string(name_of(static_cast<DType>(a.i))));
+    case Arg::Kind::kOperand:
+      return nb::make_tuple("in", a.i);
+    case Arg::Kind::kList: {
+      nb::list out;
+      for (const Arg& x : a.list) out.append(literal(x));
+      return out;
+    }
+  }
+  return nb::none();
+}
+
+nb::object tensor_info(const Engine& e, const TensorRef& t) {
+  return nb::make_tuple(reinterpret_cast<uintptr_t>(e.address(t)), std::string(name_of(t.dtype)),
+                        t.shape, t.strides);
+}
+
+nb::list host_calls(const Engine& e) {
+  nb::list out;
+  for (const HostCallInfo& h : e.host_calls()) {
+    nb::dict d;
+    nb::list args, inputs, outputs;
+    for (const Arg& a : h.desc.args.list) args.append(literal(a));
+    for (const TensorRef& t : h.desc.inputs) inputs.append(tensor_info(e, t));
+    for (const TensorRef& t : h.desc.outputs) outputs.append(tensor_info(e, t));
+    d["index"] = h.index;
+    d["target"] = h.desc.target;
+    d["where"] = h.desc.where;
+    d["args"] = args;
+    d["inputs"] = inputs;
+    d["outputs"] = outputs;
+    out.append(d);
+  }
+  return out;
+}
+
+// The compiled program with the Python callbacks it holds.
+class PyProgram {
+ public:
+  PyProgram(const std::string& text, const std::string& options, const nb::dict& constants,
+            nb::object progress) {
+    std::unordered_map<std::string, Constant> blobs;
+    for (auto [name, value] : constants) {
+      auto [address, bytes] = nb::cast<std::tuple<uint64_t, int64_t>>(value);
+      blobs[nb::cast<std::string>(name)] = {pointer<const void>(address), bytes};
+    }
+    CompileOptions o = read_options(options);
+    std::function<void(int)> report;
+    if (!progress.is_none())
+      report = [&progress](int percent) {
+        nb::gil_scoped_acquire gil;
+        progress(percent);
+      };
+    nb::gil_scoped_release release;
+    session_ = std::make_unique<Session>(text, o, blobs, report);
+  }
+
+  Session& session() { return *session_; }
+
+  void set_host_call(int index, nb::callable fn) {
+    host_.resize(std::max<size_t>(host_.size(), static_cast<size_t>(index) + 1));
+    host_[index] = std::move(fn);
+    nb::handle call = host_[index];
+    session_->engine().set_host_call(index, [call] {
+      nb::gil_scoped_acquire gil;
+      call();
+    });
+  }
+
+  void run(const std::vector<uint64_t>& inputs, const std::vector<uint64_t>& outputs) {
+    std::vector<const void*> in;
+    std::vector<void*> out;
+    for (uint64_t a : inputs) in.push_back(pointer<const void>(a));
+    for (uint64_t a : outputs) out.push_back(pointer<void>(a));
+    auto last = std::chrono::steady_clock::now();
+    auto poll = [&last] {
+      auto now = std::chrono::steady_clock::now();
+      if (now - last < std::chrono::milliseconds(50)) return false;
+      last = now;
+      nb::gil_scoped_acquire gil;
+      return PyErr_CheckSignals() != 0;
+    };
+    bool interrupted = false;
+    {
+      nb::gil_scoped_release release;
+      try {
+        session_->engine().run(in, out, poll);
+      } catch (const Interrupted&) {
+        interrupted = true;
+      }
+    }
+    if (!interrupted) return;
+    if (PyErr_Occurred()) throw nb::python_error();
+    throw Interrupted("the run was interrupted");
+  }
+
+ private:
+  std::unique_ptr<Session> session_;
+  std::vector<nb::object> host_;
+};
+
+}  // namespace
+}  // namespace tessera
+
+NB_MODULE(_core, m) {
+  using namespace tessera;
+  m.doc() = "The compiler and runtime of Tessera.";
+  bind_errors(m);
+  m.def("native_ops", &native_ops, "Text names of the ops that run natively.");
+  nb::class_<PyProgram>(m, "Program")
+      .def_prop_ro("inputs",
+                   [](PyProgram& p) { return ports(p.session().engine().program().inputs); })
+      .def_prop_ro("outputs",
+                   [](PyProgram& p) { return ports(p.session().engine().program().outputs); })
+      .def_prop_ro("states",
+                   [](PyProgram& p) { return ports(p.session().engine().program().states); })
+      .def("write_state",
+           [](PyProgram& p, const std::string& name, uint64_t address, int64_t bytes) {
+             p.session().engine().write_state(name, pointer<const void>(address), bytes);
+           })
+      .def("read_state",
+           [](PyProgram& p, const std::string& name, uint64_t address, int64_t bytes) {
+             p.session().engine().read_state(name, pointer<void>(address), bytes);
+           })
+      .def("host_calls", [](PyProgram& p) { return host_calls(p.session().engine()); })
+      .def("set_host_call", &PyProgram::set_host_call)
+      .def("interrupt", [](PyProgram& p) { p.session().engine().interrupt(); })
+      .def("summary", [](PyProgram& p) { return p.session().summary(); })
+      .def("run", &PyProgram::run, "inputs"_a, "outputs"_a);
+  m.def(
+      "compile",
+      [](const std::string& text, const std::string& options, const nb::dict& constants,
+         nb::object progress) {
+        return new PyProgram(text, options, constants, std::move(progress));
+      },
+      "text"_a, "options_json"_a, "constants"_a, "progress"_a = nb::none(),
+      nb::rv_policy::take_ownership);
+}

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// Environment variables the core reads, one row each; docs/env-vars.md is made from this table.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace tessera {
+
+//      function           variable                  default  meaning
+#define TESSERA_ENV(ROW)                                                                         \
+  ROW(codegen, "TESSERA_CODEGEN", "llvm",                                                        \
+      "llvm, or reference: the plain interpreter of fused regions")                              \
+  ROW(debug, "TESSERA_DEBUG", "0", "1 a line per compile, 2 pass timings, 4 IR after each pass") \
+  ROW(disable_passes, "TESSERA_DISABLE_PASSES", "",                                              \
+      "names of passes to leave out, separated by commas")                                       \
+  ROW(dump, "TESSERA_DUMP", "", "directory for the IR after each pass that changed it")
+
+namespace env {
+#define ROW(name, variable, fallback, doc) std::string name();
+TESSERA_ENV(ROW)
+#undef ROW
+}  // namespace env
+
+std::vector<std::string> split_commas(const std::string& text);
+
+}  // namespace tessera

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// The two kinds of failure: what the user did (UserError, shown as poptorch.Error) and what we did
+// (InternalError). Both carry a message that says what, where and what to try.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+namespace tessera {
+
+class Error : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// The program or its input is wrong; the executor stays usable.
+class UserError : public Error {
+ public:
+  using Error::Error;
+};
+
+// Our bug. Tests treat one of these as a failure, whatever they expected.
+class InternalError : public Error {
+ public:
+  using Error::Error;
+};
+
+// The host has not enough memory for the plan.
+class MemoryError : public UserError {
+ public:
+  using UserError::UserError;
+};
+
+// The run was stopped from outside (Ctrl-C) between two steps.
+class Interrupted : public Error {
+ public:
+  using Error::Error;
+};
+
+template <typename... Args>
+void user_check(bool ok, fmt::format_string<Args...> text, Args&&... args) {
+  if (!ok) [[unlikely]]
+    throw UserError(fmt::format(text, std::forward<Args>(args)...));
+}
+
+template <typename... Args>
+void invariant(bool ok, fmt::format_string<Args...> text, Args&&... args) {
+  if (!ok) [[unlikely]]
+    throw InternalError("internal error: " + fmt::format(text, std::forward<Args>(args)...));
+}
+
+}  // namespace tessera

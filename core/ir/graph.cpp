@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ir/graph.h"
+
+#include <numeric>
+
+namespace tessera {
+
+std::unique_ptr<Graph> Graph::clone() const {
+  auto copy = std::make_unique<Graph>(*this);
+  for (Node& n : copy->nodes)
+    if (n.body) n.body = std::shared_ptr<Graph>(n.body->clone());
+  return copy;
+}
+
+void Graph::for_each_use(const std::function<void(ValueId&)>& f) {
+  for (Node& n : nodes)
+    for (ValueId& v : n.operands) f(v);
+  for (ValueId& v : outputs) f(v);
+  for (StateUpdate& u : grads) f(u.value);
+  for (StateUpdate& u : updates) f(u.value);
+  if (loss != kNoValue) f(loss);
+}
+
+ValueId Builder::add(Op op, const std::vector<ValueId>& operands, TensorType type,
+                     std::vector<Arg> literals) {
+  Args args;
+  for (size_t i = 0; i < operands.size(); ++i) args.list.push_back(Arg::operand(i));
+  for (Arg& a : literals) args.list.push_back(std::move(a));
+  return add_node(op, operands, std::move(args), {std::move(type)})[0];
+}
+
+std::vector<ValueId> Builder::add_node(Op op, std::vector<ValueId> operands, Args args,
+                                       std::vector<TensorType> types) {
+  Node n;
+  n.op = op;
+  n.operands = std::move(operands);
+  n.args = std::move(args);
+  n.loc = loc;
+  for (size_t i = 0; i < types.size(); ++i)
+    n.results.push_back(g_.add_value(std::move(types[i]), static_cast<int32_t>(i)));
+  std::vector<ValueId> results = n.results;
+  out.push_back(std::move(n));
+  return results;
+}
+
+ValueId Builder::pointwise(Op op, const std::vector<Arg>& args,
+                           const std::vector<ValueId>& operands, TensorType type) {
+  return add_node(op, operands, Args{args}, {std::move(type)})[0];
+}
+
+bool rewrite(Graph& g, const std::function<std::vector<ValueId>(Node&, Builder&)>& visit) {
+  std::vector<ValueId> moved;  // value -> what stands for it now; itself by default
+  auto resolve = [&](ValueId& v) {
+    while (v < static_cast<ValueId>(moved.size()) && moved[v] != v) v = moved[v];
+  };
+  Builder b(g);
+  std::vector<Node> old = std::move(g.nodes);
+  g.nodes.clear();
+  bool changed = false;
+  for (Node& n : old) {
+    for (ValueId& v : n.operands) resolve(v);
+    b.loc = n.loc;
+    std::vector<ValueId> results = n.results;
+    std::vector<ValueId> now = visit(n, b);
+    if (now.empty()) {
+      b.append(std::move(n));
+      continue;
+    }
+    changed = true;
+    for (size_t i = 0; i < results.size(); ++i) {
+      if (now[i] == results[i]) continue;
+      if (moved.size() < g.values.size()) {
+        size_t from = moved.size();
+        moved.resize(g.values.size());
+        std::iota(moved.begin() + static_cast<int64_t>(from), moved.end(),
+                  static_cast<ValueId>(from));
+      }
+      moved[results[i]] = now[i];
+    }
+  }
+  g.nodes = std::move(b.out);
+  if (!moved.empty()) g.for_each_use(resolve);
+  return changed;
+}
+
+std::vector<int32_t> producers(const Graph& g) {
+  std::vector<int32_t> out(g.values.size(), -1);
+  for (size_t i = 0; i < g.nodes.size(); ++i)
+    for (ValueId v : g.nodes[i].results) out[v] = static_cast<int32_t>(i);
+  return out;
+}
+
+std::vector<int32_t> use_counts(const Graph& g) {
+  std::vector<int32_t> out(g.values.size(), 0);
+  const_cast<Graph&>(g).for_each_use([&](ValueId& v) { ++out[v]; });
+  return out;
+}
+
+std::string describe_location(const Graph& g, int32_t loc) {
+  if (loc < 0 || loc >= static_cast<int32_t>(g.locations.size())) return "";
+  const Location& l = g.locations[loc];
+  std::string text = l.file.empty() ? "" : fmt::format("{}:{}", l.file, l.line);
+  if (!l.scope.empty()) text += fmt::format("{}({})", text.empty() ? "" : " ", l.scope);
+  return text;
+}
+
+uint64_t hash_text(std::string_view text) {
+  uint64_t h = 1469598103934665603ull;  // FNV-1a
+  for (unsigned char c : text) h = (h ^ c) * 1099511628211ull;
+  return h;
+}
+
+}  // namespace tessera

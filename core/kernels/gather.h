@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// Moving elements of any size: strided copies and fills, rows added to rows, and zeroing memory too
+// large for the cache.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/dtype.h"
+
+namespace tessera::kernels {
+
+// dst[i * dst_step] = src[i * src_step] for i < n; steps in elements of `size` bytes (1, 2, 4, 8 or
+// 16).
+void copy_strided(const std::byte* src, int64_t src_step, std::byte* dst, int64_t dst_step,
+                  int64_t n, int64_t size);
+
+// dst[i * step] = the element at `value`.
+void fill_strided(const std::byte* value, std::byte* dst, int64_t step, int64_t n, int64_t size);
+
+// dst[i * dst_step] += src[i * src_step] in the arithmetic of `dtype`.
+void add_strided(const std::byte* src, int64_t src_step, std::byte* dst, int64_t dst_step,
+                 int64_t n, DType dtype);
+bool has_add(DType dtype);
+
+// dst[i] += src[i] * scale
+void add_scaled(const float* src, float* dst, int64_t n, float scale);
+
+// Zeroes without reading the memory first when it is large.
+void zero_bytes(std::byte* dst, int64_t bytes);
+
+// Element i of an index tensor (i64, i32, i16, i8, u8).
+inline int64_t read_index(const std::byte* p, int64_t i, DType dtype) {
+  switch (dtype) {
+    case DType::I64:
+      return reinterpret_cast<const int64_t*>(p)[i];
+    case DType::I32:
+      return reinterpret_cast<const int32_t*>(p)[i];
+    case DType::I16:
+      return reinterpret_cast<const int16_t*>(p)[i];
+    case DType::I8:
+      return reinterpret_cast<const int8_t*>(p)[i];
+    default:
+      return reinterpret_cast<const uint8_t*>(p)[i];
+  }
+}
+
+}  // namespace tessera::kernels

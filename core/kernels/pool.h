@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+// Pooling of f32 images, one row of one plane at a time. A plane is the set of pixels that share all
+// but one of the other dims; that one (batch or channels, whichever is contiguous) is the `inner`
+// run that vectors go along. Row-major images have no such dim and take the `flat` forms, which run
+// vectors along the row.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace tessera::kernels {
+
+// What one output position of one axis reads: `count` inputs from `begin`, `step` apart. `size` is
+// its share of an average's divisor.
+struct PoolWindow {
+  int32_t begin = 0, count = 0, step = 1, size = 1;
+};
+
+// Which outputs [first, last) can have read one input.
+struct PoolCover {
+  int32_t first = 0, last = 0;
+};
+
+struct PoolAxis {
+  int64_t in = 0, out = 0;
+  std::vector<PoolWindow> windows;  // per output
+  std::vector<PoolCover> covers;    // per input
+};
+
+// Windows of a sliding kernel. With `include_pad` the divisor counts padding (but not what ceil mode
+// adds beyond it).
+PoolAxis sliding_axis(int64_t in, int64_t out, int64_t kernel, int64_t stride, int64_t pad,
+                      int64_t dilation, bool include_pad);
+// Windows that divide the input into `out` nearly equal, possibly overlapping parts.
+PoolAxis adaptive_axis(int64_t in, int64_t out);
+
+// A plane of a tensor: address of its pixel (0, 0) and steps in elements.
+template <typename T>
+struct PoolPlane {
+  T* at = nullptr;
+  int64_t row = 0, col = 0;
+};
+
+struct PoolKernels {
+  // Row `oh` of the result; indices are flat in the input plane and may be null.
+  void (*max_row)(const PoolAxis& h, const PoolAxis& w, int64_t oh, PoolPlane<const float> x,
+                  PoolPlane<float> y, PoolPlane<int64_t> index, int64_t inner);
+  void (*max_row_flat)(const PoolAxis& h, const PoolAxis& w, int64_t oh, PoolPlane<const float> x,
+                       PoolPlane<float> y, PoolPlane<int64_t> index);
+  // Row `ih` of the input gradient, gathered from the outputs that may have chosen it.
+  void (*max_grad_row)(const PoolAxis& h, const PoolAxis& w, int64_t ih, PoolPlane<const float> gy,
+                       PoolPlane<const int64_t> index, PoolPlane<float> gx, int64_t inner);
+  // Input rows under output row `oh` where windows tile the image from its corner without overlap.
+  void (*max_grad_tiles)(const PoolAxis& h, const PoolAxis& w, int64_t oh,
+                         PoolPlane<const float> gy, PoolPlane<const int64_t> index,
+                         PoolPlane<float> gx, int64_t inner);
+  // A whole row-major plane.
+  void (*max_grad_flat)(const PoolAxis& h, const PoolAxis& w, PoolPlane<const float> gy,
+                        PoolPlane<const int64_t> index, PoolPlane<float> gx);
+  // Averages; `divisor` 0 means the size of the window.
+  void (*avg_row)(const PoolAxis& h, const PoolAxis& w, int64_t oh, int64_t divisor,
+                  PoolPlane<const float> x, PoolPlane<float> y, int64_t inner);
+  void (*avg_row_flat)(const PoolAxis& h, const PoolAxis& w, int64_t oh, int64_t divisor,
+                       PoolPlane<const float> x, PoolPlane<float> y);
+  void (*avg_grad_row)(const PoolAxis& h, const PoolAxis& w, int64_t ih, int64_t divisor,
+                       PoolPlane<const float> gy, PoolPlane<float> gx, int64_t inner);
+};
+const PoolKernels& pool_kernels();
+const PoolKernels& pool_kernels_v3();  // for tests on newer processors
+
+}  // namespace tessera::kernels

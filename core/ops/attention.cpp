@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: Apache-2.0
+// Scaled dot-product attention and its gradient as single steps; see kernels/attention.h for how.
+#include "kernels/attention.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "ops/registry.h"
+
+namespace tessera {
+
+namespace {
+
+// Argument positions of the two ops (ops.def).
+struct Positions {
+  size_t q, mask, key, stream;
+};
+constexpr Positions kForward{0, 3, 4, 5};
+constexpr Positions kBackward{1, 4, 7, 8};
+constexpr size_t kOut = 5, kLse = 6;  // of the gradient
+
+const Positions& positions(Op op) {
+  return op == Op::Sdpa ? kForward : kBackward;
+}
+
+struct Sizes {
+  int64_t batch, heads, queries, keys, depth, value_depth;
+};
+
+Sizes sizes_of(Op op, const Dims& q, const Dims& k, const Dims& v) {
+  user_check(q.size() == 4 && k.size() == 4 && v.size() == 4,
+             "{}: query, key and value must have four dimensions, they have {}, {} and {}",
+             op_text(op), q.size(), k.size(), v.size());
+  user_check(k[0] == q[0] && v[0] == q[0] && k[1] == q[1] && v[1] == q[1],
+             "{}: query, key and value differ in batch or number of heads", op_text(op));
+  user_check(k[3] == q[3] && v[2] == k[2], "{}: key does not fit query, or value does not fit key",
+             op_text(op));
+  return {q[0], q[1], q[2], k[2], q[3], v[3]};
+}
+
+// Strides of an operand seen as [batch, heads, queries, keys]: broadcast dims step by zero.
+Dims broadcast_strides(Op op, const TensorRef& t, const Dims& full) {
+  user_check(t.shape.size() <= 4, "{}: mask with {} dimensions", op_text(op), t.shape.size());
+  Dims out(4, 0);
+  const size_t skip = 4 - t.shape.size();
+  for (size_t i = 0; i < t.shape.size(); ++i) {
+    user_check(t.shape[i] == 1 || t.shape[i] == full[skip + i],
+               "{}: mask of size {} in dimension {} does not broadcast to {}", op_text(op),
+               t.shape[i], i, full[skip + i]);
+    out[skip + i] = t.shape[i] == 1 ? 0 : t.strides[i];
+  }
+  return out;
+}
+
+class AttentionKernel : public Kernel {
+ public:
+  explicit AttentionKernel(const StepDesc& d) : desc_(d), at_(positions(d.op)) {
+    for (size_t i = at_.q; i < at_.q + 3; ++i)
+      user_check(input(i).dtype == DType::F32, "{}: {} attention is not implemented", op_text(d.op),
+                 name_of(input(i).dtype));
+    s_ = sizes_of(d.op, input(at_.q).shape, input(at_.q + 1).shape, input(at_.q + 2).shape);
+    shape_.queries = s_.queries, shape_.keys = s_.keys;
+    shape_.depth = s_.depth, shape_.value_depth = s_.value_depth;
+    shape_.drop_p = static_cast<float>(d.args.real_or(at_.stream + 1, 0));
+    shape_.drop = shape_.drop_p > 0;
+    shape_.causal = d.args.boolean_or(at_.stream + 2, false);
+    shape_.scale = static_cast<float>(
+        d.args.real_or(at_.stream + 3, 1.0 / std::sqrt(static_cast<double>(s_.depth))));
+    user_check(shape_.drop_p < 1, "{}: dropout probability {} leaves nothing", op_text(d.op),
+               shape_.drop_p);
+    invariant(!shape_.drop || d.args.has(at_.key), "attention dropout without a random key");
+    if (d.args.has(at_.mask)) {
+      const TensorRef& m = input(at_.mask);
+      user_check(m.dtype == DType::F32 || m.dtype == DType::Bool, "{}: mask of type {}",
+                 op_text(d.op), name_of(m.dtype));
+      mask_ = broadcast_strides(d.op, m, {s_.batch, s_.heads, s_.queries, s_.keys});
+    }
+  }
+
+ protected:
+  const TensorRef& input(size_t arg) const { return desc_.inputs[desc_.args.operand(arg)]; }
+
+  int64_t heads() const { return s_.batch * s_.heads; }
+
+  // Address of a head of a tensor [batch, heads, tokens, depth] or [batch, heads, tokens].
+  float* head_of(const RunCtx& ctx, const TensorRef& t, int64_t head) const {
+    return ctx.ptr<float>(t) + head / s_.heads * t.strides[0] + head % s_.heads * t.strides[1];
+  }
+
+  kernels::AttentionHead head(const RunCtx& ctx, int64_t n) const {
+    kernels::AttentionHead h;
+    const TensorRef &q = input(at_.q), &k = input(at_.q + 1), &v = input(at_.q + 2);
+    h.q = head_of(ctx, q, n), h.k = head_of(ctx, k, n), h.v = head_of(ctx, v, n);
+    h.q_stride = q.strides[2], h.k_stride = k.strides[2], h.v_stride = v.strides[2];
+    if (!mask_.empty()) {
+      const TensorRef& m = input(at_.mask);
+      h.mask_is_bool = m.dtype == DType::Bool;
+      h.mask = ctx.ptr<std::byte>(m) +
+               (n / s_.heads * mask_[0] + n % s_.heads * mask_[1]) * size_of(m.dtype);
+      h.mask_q = mask_[2], h.mask_k = mask_[3];
+    }
+    if (shape_.drop) {
+      const int64_t* key = ctx.ptr<int64_t>(input(at_.key));
+      h.key = kernels::random_key(kernels::random_fold(key[0]), kernels::random_fold(key[1]),
+                                  static_cast<uint32_t>(desc_.args.integer(at_.stream)),
+                                  static_cast<uint32_t>(n));
+    }
+    return h;
+  }
+
+  StepDesc desc_;
+  Positions at_;
+  Sizes s_{};
+  kernels::AttentionShape shape_;
+  Dims mask_;
+};
+
+bool unit_depth(const TensorRef& t) {
+  return t.strides[3] == 1 || t.shape[3] == 1;
+}
+
+// Rows [begin, end) of a dense [tokens][depth] buffer into a head whose depth is not the innermost
+// dimension.
+void scatter(const float* src, float* dst, const TensorRef& t, int64_t begin, int64_t end) {
+  for (int64_t i = begin; i < end; ++i)
+    for (int64_t j = 0; j < t.shape[3]; ++j)
+      dst[i * t.strides[2] + j * t.strides[3]] = src[i * t.shape[3] + j];
+}
+
+class ForwardKernel final : public AttentionKernel {
+ public:
+  explicit ForwardKernel(const StepDesc& d) : AttentionKernel(d) {
+    direct_ = unit_depth(d.outputs[0]);
+    const TensorRef& lse = d.outputs[1];
+    invariant(s_.queries == 1 || lse.strides[2] == 1, "sdpa: logsumexp must be stored query-minor");
+    floats_ = kernels::attention_forward_floats(shape_);
+  }
+
+  int64_t scratch_bytes(int threads) const override {
+    return 4 * threads * (floats_ + bounce_floats());
+  }
+
+  void run(const RunCtx& ctx) const override {
+    float* scratch =
+        reinterpret_cast<float*>(ctx.scratch) + ctx.thread * (floats_ + bounce_floats());
+    const int64_t block = kernels::attention_query_block(shape_);
+    const int64_t blocks = (s_.queries + block - 1) / block;
+    const auto [begin, end] = thread_range(ctx, heads() * blocks);
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t n = i / blocks, q0 = i % blocks * block, q1 = std::min(q0 + block, s_.queries);
+      float* out = head_of(ctx, desc_.outputs[0], n);
+      float* lse = head_of(ctx, desc_.outputs[1], n);
+      if (direct_) {
+        kernels::attention_forward(shape_, head(ctx, n), q0, q1, out, desc_.outputs[0].strides[2],
+                                   lse, scratch);
+      } else {
+        float* bounce = scratch + floats_;
+        kernels::attention_forward(shape_, head(ctx, n), q0, q1, bounce, s_.value_depth, lse,
+                                   scratch);
+        scatter(bounce, out, desc_.outputs[0], q0, q1);
+      }
+    }
+  }
+
+ private:
+  int64_t bounce_floats() const {
+    return direct_ ? 0 : (s_.queries * s_.value_depth + 15) / 16 * 16;
+  }
+
+  bool direct_ = true;
+  int64_t floats_ = 0;
+};
+
+class BackwardKernel final : public AttentionKernel {
+ public:
+  explicit BackwardKernel(const StepDesc& d) : AttentionKernel(d) {
+    for (int i = 0; i < 3; ++i) {
+      const TensorRef& t = d.outputs[i];
+      bounce_at_[i] = unit_depth(t) ? -1 : floats_;
+      if (bounce_at_[i] >= 0) floats_ += (t.shape[2] * t.shape[3] + 15) / 16 * 16;
+    }
+    work_at_ = floats_;
+    floats_ += kernels::attention_backward_floats(shape_);
+  }
+
+  int64_t scratch_bytes(int threads) const override { return 4 * threads * floats_; }
+
+  void run(const RunCtx& ctx) const override {
+    float* scratch = reinterpret_cast<float*>(ctx.scratch) + ctx.thread * floats_;
+    const TensorRef &grad = input(0), &out = input(kOut), &lse = input(kLse);
+    const auto [begin, end] = thread_range(ctx, heads());
+    for (int64_t n = begin; n < end; ++n) {
+      kernels::AttentionGrads g;
+      g.dout = head_of(ctx, grad, n), g.dout_stride = grad.strides[2];
+      g.out = head_of(ctx, out, n), g.out_stride = out.strides[2];
+      g.lse = head_of(ctx, lse, n);
+      float* to[3];
+      int64_t stride[3];
+      for (int i = 0; i < 3; ++i) {
+        const TensorRef& t = desc_.outputs[i];
+        to[i] = bounce_at_[i] < 0 ? head_of(ctx, t, n) : scratch + bounce_at_[i];
+        stride[i] = bounce_at_[i] < 0 ? t.strides[2] : t.shape[3];
+      }
+      g.dq = to[0], g.dk = to[1], g.dv = to[2];
+      g.dq_stride = stride[0], g.dk_stride = stride[1], g.dv_stride = stride[2];
+      kernels::attention_backward(shape_, head(ctx, n), g, scratch + work_at_);
+      for (int i = 0; i < 3; ++i) {
+        const TensorRef& t = desc_.outputs[i];
+        if (bounce_at_[i] >= 0) scatter(to[i], head_of(ctx, t, n), t, 0, t.shape[2]);
+      }
+    }
+  }
+
+ private:
+  int64_t floats_ = 0, work_at_ = 0;
+  int64_t bounce_at_[3] = {-1, -1, -1};
+};
+
+}  // namespace
+
+std::vector<TensorType> infer_attention(const Graph& g, const Node& n) {
+  const size_t first = positions(n.op).q;
+  const TensorType &q = g.type(n.arg_value(first)), &k = g.type(n.arg_value(first + 1)),
+                   &v = g.type(n.arg_value(first + 2));
+  const Sizes s = sizes_of(n.op, q.shape, k.shape, v.shape);
+  if (n.op == Op::SdpaGrad)
+    return {{q.dtype, q.shape, {}}, {k.dtype, k.shape, {}}, {v.dtype, v.shape, {}}};
+  return {{q.dtype, {s.batch, s.heads, s.queries, s.value_depth}, {}},
+          {DType::F32, {s.batch, s.heads, s.queries}, {}}};
+}
+
+Work work_attention(const Graph& g, const Node& n) {
+  const size_t first = positions(n.op).q;
+  const Sizes s =
+      sizes_of(n.op, g.type(n.arg_value(first)).shape, g.type(n.arg_value(first + 1)).shape,
+               g.type(n.arg_value(first + 2)).shape);
+  Work w;
+  w.kind = WorkKind::kMatMul;
+  const int64_t products = n.op == Op::Sdpa ? 2 : 5;
+  w.m = s.queries, w.n = s.keys, w.k = s.depth, w.batch = products * s.batch * s.heads;
+  w.flops = 2 * w.batch * w.m * w.n * w.k;
+  for (ValueId v : n.operands) w.bytes += g.type(v).bytes();
+  for (ValueId v : n.results) w.bytes += g.type(v).bytes();
+  return w;
+}
+
+KernelPtr make_attention(const StepDesc& desc) {
+  if (desc.op == Op::Sdpa) return std::make_unique<ForwardKernel>(desc);
+  invariant(desc.op == Op::SdpaGrad, "{} is not attention", op_text(desc.op));
+  return std::make_unique<BackwardKernel>(desc);
+}
+
+bool accepts_attention(Op op, int index, const TensorRef& physical) {
+  // Operand order is argument order without the absent ones; what has four dims and floats is a
+  // token tensor or a mask. Masks may have any strides, but a mask is read correctly with the
+  // stricter rule too.
+  (void)op;
+  (void)index;
+  if (physical.shape.size() == 4 && physical.dtype == DType::F32) return unit_depth(physical);
+  if (physical.dtype == DType::Bool) return true;
+  return physical.contiguous();
+}
+
+}  // namespace tessera

@@ -1,0 +1,349 @@
+// SPDX-License-Identifier: Apache-2.0
+// Matrix products: mm, bmm and the forms with an added bias, which the compiler rewrites before
+// they get here.
+#include <algorithm>
+#include <array>
+#include <string>
+#include <utility>
+
+#include "kernels/gemm.h"
+#include "kernels/simd.h"
+#include "ops/epilogue.h"
+#include "ops/registry.h"
+
+namespace tessera {
+
+namespace {
+
+constexpr size_t kMaxEpilogueTensors = 64;
+
+// Index of the left matrix among the arguments; the right one follows.
+size_t first_matrix(Op op) {
+  return op == Op::Addmm || op == Op::Baddbmm ? 1 : 0;
+}
+int matrix_rank(Op op) {
+  return op == Op::Mm || op == Op::Addmm ? 2 : 3;
+}
+
+std::string dims_text(const Dims& dims) {
+  std::string text;
+  for (int64_t d : dims) text += (text.empty() ? "" : ", ") + std::to_string(d);
+  return text;
+}
+
+struct Problem {
+  int64_t batch = 1, m = 0, n = 0, k = 0;
+};
+
+Problem problem_of(Op op, const Dims& a, const Dims& b) {
+  const auto rank = static_cast<size_t>(matrix_rank(op));
+  user_check(a.size() == rank && b.size() == rank,
+             "{}: expected two {}-dimensional tensors, got {} and {}", op_text(op), rank, a.size(),
+             b.size());
+  Problem p;
+  p.batch = rank == 3 ? a[0] : 1;
+  p.m = a[rank - 2], p.k = a[rank - 1], p.n = b[rank - 1];
+  user_check(b[rank - 2] == p.k && (rank == 2 || b[0] == p.batch),
+             "{}: shapes do not fit: [{}] times [{}]", op_text(op), dims_text(a), dims_text(b));
+  return p;
+}
+
+// Batch, row and column stride of a matrix operand or result.
+struct Strides {
+  int64_t batch = 0, row = 0, col = 0;
+};
+
+Strides strides_of(const TensorRef& t) {
+  const size_t r = t.strides.size();
+  return {r == 3 ? t.strides[0] : 0, t.strides[r - 2], t.strides[r - 1]};
+}
+
+float load_as_f32(const void* base, int64_t at, DType dtype) {
+  namespace simd = kernels::TESSERA_ISA;
+  switch (dtype) {
+    case DType::F16:
+      return simd::f16_to_f32(static_cast<const uint16_t*>(base)[at]);
+    case DType::BF16:
+      return simd::bf16_to_f32(static_cast<const uint16_t*>(base)[at]);
+    default:
+      return static_cast<const float*>(base)[at];
+  }
+}
+
+void store_from_f32(void* base, int64_t at, DType dtype, float v) {
+  namespace simd = kernels::TESSERA_ISA;
+  switch (dtype) {
+    case DType::F16:
+      static_cast<uint16_t*>(base)[at] = simd::f32_to_f16(v);
+      break;
+    case DType::BF16:
+      static_cast<uint16_t*>(base)[at] = simd::f32_to_bf16(v);
+      break;
+    default:
+      static_cast<float*>(base)[at] = v;
+  }
+}
+
+// A contiguous run of half-precision elements to f32.
+void widen(const void* src, int64_t at, int64_t n, DType dtype, float* dst) {
+  namespace simd = kernels::TESSERA_ISA;
+  const uint16_t* s = static_cast<const uint16_t*>(src) + at;
+  int64_t i = 0;
+  for (; i + 16 <= n; i += 16)
+    simd::store(dst + i, dtype == DType::F16 ? simd::load_f16(s + i) : simd::load_bf16(s + i));
+  for (; i < n; ++i) dst[i] = load_as_f32(s, i, dtype);
+}
+
+// f32 product; half-precision operands are widened into scratch first, results narrowed block by
+// block.
+class MatmulKernel final : public Kernel {
+ public:
+  MatmulKernel(const StepDesc& desc, std::unique_ptr<Epilogue> epilogue)
+      : inputs_(desc.inputs), outputs_(desc.outputs), epilogue_(std::move(epilogue)) {
+    p_ = problem_of(desc.op, inputs_[0].shape, inputs_[1].shape);
+    for (int i = 0; i < 2; ++i) {
+      const TensorRef& t = inputs_[i];
+      matrix_[i] = strides_of(t);
+      widen_[i] = t.dtype != DType::F32;
+      if (!widen_[i]) continue;
+      // The f32 copy keeps the unit stride where the operand has it.
+      const int64_t rows = i == 0 ? p_.m : p_.k, cols = i == 0 ? p_.k : p_.n;
+      const bool by_column = matrix_[i].col != 1 && matrix_[i].row == 1;
+      wide_[i] = by_column ? Strides{rows * cols, 1, rows} : Strides{rows * cols, cols, 1};
+      wide_floats_[i] = (p_.batch * rows * cols + 15) / 16 * 16;
+    }
+    kernels::GemmShape s;
+    s.m = p_.m, s.n = p_.n, s.k = p_.k;
+    const Strides a = operand(0), b = operand(1);
+    s.a_rs = a.row, s.a_cs = a.col, s.b_rs = b.row, s.b_cs = b.col;
+    if (epilogue_ == nullptr) {
+      out_ = strides_of(outputs_[0]);
+      s.c_rs = out_.row, s.c_cs = out_.col;
+      store_ =
+          outputs_[0].dtype != DType::F32 || (s.c_rs != 1 && s.c_cs != 1 && p_.m != 1 && p_.n != 1);
+    } else {
+      invariant(inputs_.size() + outputs_.size() <= kMaxEpilogueTensors, "epilogue with {} tensors",
+                inputs_.size() + outputs_.size());
+    }
+    plan_ = kernels::make_gemm_plan(s, epilogue_ != nullptr || store_);
+  }
+
+  int64_t tile_ld() const { return plan_.tile_ld; }
+
+  bool single_thread() const override {
+    return 2.0 * static_cast<double>(p_.batch) * static_cast<double>(p_.m * p_.n) *
+               static_cast<double>(p_.k) <
+           65536;
+  }
+
+  int64_t scratch_bytes(int threads) const override {
+    return 4 * (wide_floats_[0] + wide_floats_[1]) + threads * thread_scratch(threads);
+  }
+
+  void run(const RunCtx& ctx) const override {
+    auto* wide = reinterpret_cast<float*>(ctx.scratch);
+    const float* matrix[2];
+    for (int i = 0; i < 2; ++i) {
+      matrix[i] = widen_[i] ? wide : ctx.ptr<float>(inputs_[i]);
+      if (widen_[i]) widen_operand(ctx, i, wide);
+      wide += wide_floats_[i];
+    }
+    if (widen_[0] || widen_[1]) ctx.barrier();
+    std::byte* scratch = ctx.scratch + 4 * (wide_floats_[0] + wide_floats_[1]) +
+                         ctx.thread * thread_scratch(ctx.threads);
+
+    Target target{this, {}, nullptr, 0};
+    if (epilogue_ != nullptr) {
+      size_t n = 1;
+      for (size_t i = 2; i < inputs_.size(); ++i) target.ptrs[n++] = ctx.ptr<std::byte>(inputs_[i]);
+      for (const TensorRef& t : outputs_) target.ptrs[n++] = ctx.ptr<std::byte>(t);
+    }
+    const kernels::GemmSink sink{epilogue_ != nullptr ? run_epilogue : store_block, &target};
+    const bool by_item = whole_items(ctx.threads);
+    for (int64_t b = 0; b < p_.batch; ++b) {
+      if (by_item && b * ctx.threads / p_.batch != ctx.thread) continue;
+      target.row_base = b * p_.m;
+      float* c = nullptr;
+      if (epilogue_ == nullptr) {
+        target.out = ctx.ptr<std::byte>(outputs_[0]) + b * out_.batch * size_of(outputs_[0].dtype);
+        c = reinterpret_cast<float*>(target.out);
+      }
+      kernels::run_gemm(plan_, matrix[0] + b * operand(0).batch, matrix[1] + b * operand(1).batch,
+                        c, by_item ? 0 : ctx.thread, by_item ? 1 : ctx.threads, scratch,
+                        plan_.sink ? &sink : nullptr);
+    }
+  }
+
+ private:
+  struct Target {
+    const MatmulKernel* self;
+    std::array<std::byte*, kMaxEpilogueTensors> ptrs;
+    std::byte* out;
+    int64_t row_base;
+  };
+
+  static void run_epilogue(void* arg, float* tile, int64_t row0, int64_t row1, int64_t col0,
+                           int64_t col1) {
+    auto* t = static_cast<Target*>(arg);
+    t->ptrs[0] = reinterpret_cast<std::byte*>(tile - t->row_base * t->self->plan_.tile_ld);
+    t->self->epilogue_->run_box(t->ptrs.data(), t->row_base + row0, t->row_base + row1, col0, col1);
+  }
+
+  static void store_block(void* arg, float* tile, int64_t row0, int64_t row1, int64_t col0,
+                          int64_t col1) {
+    const auto* t = static_cast<const Target*>(arg);
+    const Strides& o = t->self->out_;
+    const DType dtype = t->self->outputs_[0].dtype;
+    const int64_t ld = t->self->plan_.tile_ld;
+    namespace simd = kernels::TESSERA_ISA;
+    for (int64_t i = row0; i < row1; ++i) {
+      const float* s = tile + i * ld;
+      int64_t j = col0;
+      if (o.col == 1 && dtype != DType::F32) {
+        uint16_t* d = reinterpret_cast<uint16_t*>(t->out) + i * o.row;
+        for (; j + 16 <= col1; j += 16)
+          dtype == DType::F16 ? simd::store_f16(d + j, simd::load(s + j))
+                              : simd::store_bf16(d + j, simd::load(s + j));
+      }
+      for (; j < col1; ++j) store_from_f32(t->out, i * o.row + j * o.col, dtype, s[j]);
+    }
+  }
+
+  const Strides& operand(int i) const { return widen_[i] ? wide_[i] : matrix_[i]; }
+
+  bool whole_items(int threads) const { return p_.batch % threads == 0 || p_.batch >= 4 * threads; }
+
+  int64_t thread_scratch(int threads) const {
+    return std::max(kernels::gemm_scratch_bytes(plan_, 1),
+                    kernels::gemm_scratch_bytes(plan_, threads));
+  }
+
+  void widen_operand(const RunCtx& ctx, int i, float* dst) const {
+    const TensorRef& t = inputs_[i];
+    const Strides &s = matrix_[i], &d = wide_[i];
+    const void* src = ctx.ptr<std::byte>(t);
+    const bool by_column = d.row == 1;
+    const int64_t rows = i == 0 ? p_.m : p_.k, cols = i == 0 ? p_.k : p_.n;
+    const int64_t outer = by_column ? cols : rows, inner = by_column ? rows : cols;
+    const int64_t step = by_column ? s.row : s.col, jump = by_column ? s.col : s.row;
+    const auto [begin, end] = thread_range(ctx, p_.batch * outer);
+    for (int64_t q = begin; q < end; ++q) {
+      const int64_t at = q / outer * s.batch + q % outer * jump;
+      float* to = dst + q * inner;
+      if (step == 1) {
+        widen(src, at, inner, t.dtype, to);
+      } else {
+        for (int64_t j = 0; j < inner; ++j) to[j] = load_as_f32(src, at + j * step, t.dtype);
+      }
+    }
+  }
+
+  std::vector<TensorRef> inputs_, outputs_;
+  std::unique_ptr<Epilogue> epilogue_;
+  Problem p_;
+  Strides matrix_[2], wide_[2], out_;
+  bool widen_[2] = {false, false};
+  int64_t wide_floats_[2] = {0, 0};
+  bool store_ = false;
+  kernels::GemmPlan plan_;
+};
+
+// Types nobody trains in: exact and plain.
+template <typename T>
+KernelPtr make_plain(const StepDesc& desc) {
+  const Problem p = problem_of(desc.op, desc.inputs[0].shape, desc.inputs[1].shape);
+  const TensorRef a = desc.inputs[0], b = desc.inputs[1], c = desc.outputs[0];
+  const Strides as = strides_of(a), bs = strides_of(b), cs = strides_of(c);
+  return make_kernel([=](const RunCtx& ctx) {
+    const T *pa = ctx.ptr<T>(a), *pb = ctx.ptr<T>(b);
+    T* pc = ctx.ptr<T>(c);
+    const auto [begin, end] = thread_range(ctx, p.batch * p.m);
+    for (int64_t r = begin; r < end; ++r) {
+      const int64_t q = r / p.m, i = r % p.m;
+      for (int64_t j = 0; j < p.n; ++j) {
+        T sum{};
+        for (int64_t k = 0; k < p.k; ++k)
+          sum += pa[q * as.batch + i * as.row + k * as.col] *
+                 pb[q * bs.batch + k * bs.row + j * bs.col];
+        pc[q * cs.batch + i * cs.row + j * cs.col] = sum;
+      }
+    }
+  });
+}
+
+}  // namespace
+
+std::vector<TensorType> infer_matmul(const Graph& g, const Node& n) {
+  const size_t first = first_matrix(n.op);
+  const TensorType &a = g.type(n.arg_value(first)), &b = g.type(n.arg_value(first + 1));
+  const Problem p = problem_of(n.op, a.shape, b.shape);
+  user_check(a.dtype == b.dtype, "{}: operands are {} and {}, they must have one type",
+             op_text(n.op), name_of(a.dtype), name_of(b.dtype));
+  TensorType out{a.dtype, matrix_rank(n.op) == 2 ? Dims{p.m, p.n} : Dims{p.batch, p.m, p.n}, {}};
+  return {out};
+}
+
+Work work_matmul(const Graph& g, const Node& n) {
+  const size_t first = first_matrix(n.op);
+  const TensorType &a = g.type(n.arg_value(first)), &b = g.type(n.arg_value(first + 1));
+  const Problem p = problem_of(n.op, a.shape, b.shape);
+  Work w;
+  w.kind = WorkKind::kMatMul;
+  w.m = p.m, w.n = p.n, w.k = p.k, w.batch = p.batch;
+  w.flops = 2 * p.batch * p.m * p.n * p.k;
+  for (ValueId v : n.operands) w.bytes += g.type(v).bytes();
+  for (ValueId v : n.results) w.bytes += g.type(v).bytes();
+  if (first == 1) w.flops += 2 * p.batch * p.m * p.n;
+  return w;
+}
+
+KernelPtr make_matmul(const StepDesc& desc) {
+  invariant(desc.op == Op::Mm || desc.op == Op::Bmm, "{} reached the kernels", op_text(desc.op));
+  invariant(desc.body.empty(), "a matmul with a body is made with its epilogue");
+  invariant(desc.inputs.size() == 2 && desc.outputs.size() == 1, "{} with {} inputs and {} outputs",
+            op_text(desc.op), desc.inputs.size(), desc.outputs.size());
+  switch (desc.inputs[0].dtype) {
+    case DType::F32:
+    case DType::F16:
+    case DType::BF16:
+      return std::make_unique<MatmulKernel>(desc, nullptr);
+    case DType::F64:
+      return make_plain<double>(desc);
+    case DType::I64:
+      return make_plain<int64_t>(desc);
+    case DType::I32:
+      return make_plain<int32_t>(desc);
+    default:
+      throw UserError(fmt::format("{}: products of {} are not implemented", op_text(desc.op),
+                                  name_of(desc.inputs[0].dtype)));
+  }
+}
+
+TensorRef matmul_epilogue_product(const StepDesc& desc) {
+  const Problem p = problem_of(desc.op, desc.inputs[0].shape, desc.inputs[1].shape);
+  struct Unused final : Epilogue {
+    void run_box(std::byte* const*, int64_t, int64_t, int64_t, int64_t) const override {}
+  };
+  const int64_t ld = MatmulKernel(desc, std::make_unique<Unused>()).tile_ld();
+  return {DType::F32, {p.batch * p.m, p.n}, {ld, 1}, 0, 0};
+}
+
+KernelPtr make_matmul_with_epilogue(const StepDesc& desc, std::unique_ptr<Epilogue> epilogue) {
+  invariant(desc.op == Op::Mm || desc.op == Op::Bmm, "{} with an epilogue", op_text(desc.op));
+  invariant(desc.inputs.size() >= 2 && is_float(desc.inputs[0].dtype) &&
+                desc.inputs[0].dtype != DType::F64,
+            "an epilogue needs f32, f16 or bf16 matrices");
+  return std::make_unique<MatmulKernel>(desc, std::move(epilogue));
+}
+
+bool accepts_matmul(Op op, int index, const TensorRef& physical) {
+  const auto first = static_cast<int>(first_matrix(op));
+  if (index < first || index > first + 1)
+    return index > first + 1 || physical.contiguous();  // body inputs
+  const size_t r = physical.shape.size();
+  if (r < 2) return physical.contiguous();
+  return physical.strides[r - 1] == 1 || physical.strides[r - 2] == 1 ||
+         physical.shape[r - 1] == 1 || physical.shape[r - 2] == 1;
+}
+
+}  // namespace tessera

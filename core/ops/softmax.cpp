@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+// softmax(x, dim, half_to_float), log_softmax and their gradients (grad, output, dim, input_dtype).
+// Three ways through memory: along contiguous rows, across contiguous neighbours, and by copying a
+// scattered row.
+#include "kernels/softmax.h"
+
+#include "ops/loops.h"
+#include "ops/registry.h"
+#include "ops/view.h"
+
+namespace tessera {
+namespace {
+
+constexpr int64_t kSmall =
+    4096;  // elements below which waking a second thread costs more than it saves
+
+bool is_grad(Op op) {
+  return op == Op::SoftmaxGrad || op == Op::LogSoftmaxGrad;
+}
+bool is_log(Op op) {
+  return op == Op::LogSoftmax || op == Op::LogSoftmaxGrad;
+}
+size_t dim_arg(Op op) {
+  return is_grad(op) ? 2 : 1;
+}
+
+enum class Mode { kRows, kLanes, kScattered };
+
+class SoftmaxKernel final : public Kernel {
+ public:
+  explicit SoftmaxKernel(const StepDesc& d)
+      : grad_(is_grad(d.op)), log_(is_log(d.op)), out_(d.outputs[0]) {
+    a_ = d.inputs[d.args.operand(0)];
+    b_ = grad_ ? d.inputs[d.args.operand(1)] : a_;
+    const auto dim = static_cast<size_t>(
+        wrap_dim(d.args.integer(dim_arg(d.op)), static_cast<int64_t>(out_.shape.size())));
+    std::vector<bool> skip(out_.shape.size(), false);
+    if (!out_.shape.empty()) {
+      skip[dim] = true;
+      len_ = out_.shape[dim];
+      step_ = {out_.strides[dim], a_.strides[dim], b_.strides[dim]};
+    }
+    nest_ = collapse(shared_loops<3>({&out_, &a_, &b_}, skip));
+    auto all_one = [](const std::array<int64_t, 3>& s) {
+      return s[0] == 1 && s[1] == 1 && s[2] == 1;
+    };
+    if (all_one(step_) || len_ == 1) {
+      mode_ = Mode::kRows;
+    } else if (all_one(nest_.back().step)) {
+      mode_ = Mode::kLanes;
+      width_ = nest_.back().size;
+      // Lanes in blocks that two threads can share.
+      constexpr int64_t kBlock = 64;
+      blocks_ = (width_ + kBlock - 1) / kBlock;
+      block_ = kBlock;
+      nest_.pop_back();
+      if (nest_.empty()) nest_.push_back({});
+    } else {
+      mode_ = Mode::kScattered;
+    }
+  }
+
+  bool single_thread() const override { return out_.count() < kSmall; }
+  int64_t scratch_bytes(int threads) const override {
+    return mode_ == Mode::kScattered ? 2 * row_bytes() * threads : 0;
+  }
+
+  void run(const RunCtx& c) const override {
+    if (len_ == 0) return;
+    const float *a = c.ptr<float>(a_), *b = c.ptr<float>(b_);
+    float* y = c.ptr<float>(out_);
+    const kernels::SoftmaxKernels& k = kernels::softmax_kernels();
+    if (mode_ == Mode::kRows) {
+      const auto [begin, end] = thread_range(c, count_of(nest_));
+      const auto& s = nest_.back().step;
+      for_runs(nest_, begin, end, [&](const auto& at, int64_t n) {
+        if (grad_)
+          k.rows_grad(a + at[1], b + at[2], y + at[0], n, s[1], s[2], s[0], len_, log_);
+        else
+          k.rows(a + at[1], y + at[0], n, s[1], s[0], len_, log_);
+      });
+    } else if (mode_ == Mode::kLanes) {
+      const auto [begin, end] = thread_range(c, count_of(nest_) * blocks_);
+      for (int64_t i = begin; i < end; ++i) {
+        const int64_t w = i % blocks_ * block_;
+        for_each(nest_, i / blocks_, i / blocks_ + 1, [&](const auto& at) {
+          const int64_t n = std::min(block_, width_ - w);
+          if (grad_)
+            k.lanes_grad(a + at[1] + w, b + at[2] + w, y + at[0] + w, len_, step_[1], step_[2],
+                         step_[0], n, log_);
+          else
+            k.lanes(a + at[1] + w, y + at[0] + w, len_, step_[1], step_[0], n, log_);
+        });
+      }
+    } else {
+      scattered(c, a, b, y, k);
+    }
+  }
+
+ private:
+  int64_t row_bytes() const { return (len_ * 4 + 63) / 64 * 64; }
+
+  void scattered(const RunCtx& c, const float* a, const float* b, float* y,
+                 const kernels::SoftmaxKernels& k) const {
+    auto* row = reinterpret_cast<float*>(c.scratch + 2 * row_bytes() * c.thread);
+    auto* row_b = reinterpret_cast<float*>(c.scratch + 2 * row_bytes() * c.thread + row_bytes());
+    const auto [begin, end] = thread_range(c, count_of(nest_));
+    for_each(nest_, begin, end, [&](const auto& at) {
+      for (int64_t i = 0; i < len_; ++i) row[i] = a[at[1] + i * step_[1]];
+      if (grad_) {
+        for (int64_t i = 0; i < len_; ++i) row_b[i] = b[at[2] + i * step_[2]];
+        k.rows_grad(row, row_b, row, 1, 0, 0, 0, len_, log_);
+      } else {
+        k.rows(row, row, 1, 0, 0, len_, log_);
+      }
+      for (int64_t i = 0; i < len_; ++i) y[at[0] + i * step_[0]] = row[i];
+    });
+  }
+
+  bool grad_, log_;
+  TensorRef out_, a_, b_;
+  Mode mode_ = Mode::kRows;
+  int64_t len_ = 1, width_ = 1, blocks_ = 1, block_ = 1;
+  std::array<int64_t, 3> step_{1, 1, 1};  // along the softmax dim: out, a, b
+  Nest<3> nest_;                          // over the other dims
+};
+
+}  // namespace
+
+std::vector<TensorType> infer_softmax(const Graph& g, const Node& n) {
+  const TensorType& x = g.type(n.arg_value(0));
+  user_check(is_float(x.dtype), "[{}] needs a float tensor, got {}", op_text(n.op),
+             name_of(x.dtype));
+  wrap_dim(n.args.integer(dim_arg(n.op)), x.rank());
+  TensorType out{x.dtype, x.shape, {}};
+  if (is_grad(n.op)) {
+    const TensorType& y = g.type(n.arg_value(1));
+    user_check(y.shape == x.shape, "[{}] gradient and output differ in shape", op_text(n.op));
+    if (n.args.size() > 3 && n.args.at(3).kind == Arg::Kind::kDType)
+      out.dtype = static_cast<DType>(n.args.at(3).i);
+  } else if (n.args.boolean_or(2, false)) {
+    out.dtype = DType::F32;
+  }
+  return {out};
+}
+
+Work work_softmax(const Graph& g, const Node& n) {
+  const TensorType& x = g.type(n.arg_value(0));
+  const int64_t flops = is_grad(n.op) ? (is_log(n.op) ? 15 : 4) : 16;
+  const int64_t tensors = is_grad(n.op) ? 3 : 2;
+  return {WorkKind::kReduce, x.count() * flops, x.bytes() * tensors};
+}
+
+KernelPtr make_softmax(const StepDesc& d) {
+  for (const TensorRef& t : d.inputs)
+    invariant(t.dtype == DType::F32, "{} kernel given {}", op_text(d.op), name_of(t.dtype));
+  invariant(d.outputs[0].dtype == DType::F32, "{} kernel cannot give {}", op_text(d.op),
+            name_of(d.outputs[0].dtype));
+  return std::make_unique<SoftmaxKernel>(d);
+}
+
+bool accepts_softmax(Op, int, const TensorRef&) {
+  return true;
+}
+
+}  // namespace tessera

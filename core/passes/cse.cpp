@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// Equal calls on equal operands are made once. Random numbers carry their stream in their
+// arguments, so two draws never look alike; host calls are left alone because torch ops may have
+// effects.
+#include <functional>
+#include <unordered_map>
+
+#include "passes/pass.h"
+
+namespace tessera {
+namespace {
+
+size_t mix(size_t h, size_t v) {
+  return (h ^ v) * 0x9e3779b97f4a7c15ull + (h >> 29);
+}
+
+size_t hash_arg(const Arg& a) {
+  size_t h = mix(static_cast<size_t>(a.kind), static_cast<size_t>(a.i));
+  h = mix(h, std::hash<double>{}(a.f));
+  h = mix(h, std::hash<std::string>{}(a.s));
+  for (const Arg& x : a.list) h = mix(h, hash_arg(x));
+  return h;
+}
+
+size_t hash_node(const Graph& g, const Node& n) {
+  size_t h = static_cast<size_t>(n.op);
+  for (ValueId v : n.operands) h = mix(h, static_cast<size_t>(v));
+  for (const Arg& a : n.args.list) h = mix(h, hash_arg(a));
+  for (ValueId v : n.results) h = mix(h, static_cast<size_t>(g.type(v).dtype));
+  return h;
+}
+
+bool same(const Graph& g, const Node& a, const Node& b) {
+  if (a.op != b.op || a.operands != b.operands || !(a.args == b.args) ||
+      a.results.size() != b.results.size())
+    return false;
+  for (size_t i = 0; i < a.results.size(); ++i)
+    if (!(g.type(a.results[i]) == g.type(b.results[i]))) return false;
+  return true;
+}
+
+}  // namespace
+
+bool cse(Graph& g, const PassContext&) {
+  std::unordered_multimap<size_t, Node> seen;
+  return rewrite(g, [&](Node& n, Builder&) -> std::vector<ValueId> {
+    if (n.op == Op::HostCall || n.body) return {};
+    size_t h = hash_node(g, n);
+    auto [begin, end] = seen.equal_range(h);
+    for (auto it = begin; it != end; ++it)
+      if (same(g, it->second, n)) return it->second.results;
+    seen.emplace(h, n);
+    return {};
+  });
+}
+
+}  // namespace tessera

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+// Batch norm as two reductions in one pass over the data and pointwise work around them, so that
+// activation, residual and mask fuse with it. The sums are taken of values shifted by one sample
+// per channel: the plain E[x^2] - E[x]^2 loses all digits when the mean is large against the
+// deviation.
+#include "passes/pass.h"
+
+namespace tessera {
+namespace {
+
+using Values = std::vector<ValueId>;
+
+struct Emit {
+  Builder& b;
+  TensorType full;     // of x
+  TensorType channel;  // [C]
+  std::vector<int64_t> reduced;
+  double count = 1;
+
+  Emit(Builder& builder, ValueId x) : b(builder) {
+    const TensorType& t = b.graph().type(x);
+    full = {t.dtype, t.shape, {}};
+    channel = {DType::F32, {t.shape[1]}, {}};
+    for (int d = 0; d < t.rank(); ++d)
+      if (d != 1) {
+        reduced.push_back(d);
+        count *= static_cast<double>(t.shape[d]);
+      }
+  }
+
+  // [C] seen as [1, C, 1, 1] so that it broadcasts against x
+  ValueId wide(ValueId v) {
+    Dims shape(full.shape.size(), 1);
+    shape[1] = full.shape[1];
+    return b.add(Op::View, {v}, {b.graph().type(v).dtype, shape, {}}, {Arg::ints(shape)});
+  }
+  ValueId on_x(Op op, ValueId a, ValueId c) { return b.add(op, {a, c}, full); }
+  ValueId on_c(Op op, ValueId a, ValueId c) { return b.add(op, {a, c}, channel); }
+  ValueId on_c(Op op, ValueId a, double c) { return b.add(op, {a}, channel, {Arg::real(c)}); }
+  ValueId sum(ValueId v) {
+    return b.add(Op::Sum, {v}, {full.dtype, channel.shape, {}},
+                 {Arg::ints(reduced), Arg::boolean(false)});
+  }
+  ValueId rsqrt_of(ValueId var, double eps) {
+    return b.add(Op::Rsqrt, {on_c(Op::Add, var, eps)}, channel);
+  }
+  // (x - mean) * rstd * w + bias
+  ValueId normalised(ValueId x, ValueId mean, ValueId rstd, ValueId w, ValueId bias) {
+    ValueId scale = w == kNoValue ? rstd : on_c(Op::Mul, rstd, w);
+    ValueId y = on_x(Op::Mul, on_x(Op::Sub, x, wide(mean)), wide(scale));
+    return bias == kNoValue ? y : on_x(Op::Add, y, wide(bias));
+  }
+  // One sample of every channel, as a view of x
+  ValueId first_of_channel(ValueId x) {
+    ValueId v = x;
+    Dims shape = full.shape;
+    auto first = [&](int64_t dim) {
+      shape.erase(shape.begin() + dim);
+      v = b.add(Op::Select, {v}, {full.dtype, shape, {}}, {Arg::integer(dim), Arg::integer(0)});
+    };
+    first(0);
+    while (shape.size() > 1) first(1);
+    return v;
+  }
+};
+
+Values training_forward(Node& n, Builder& b) {
+  ValueId x = n.arg_value(0), w = n.arg_value(1), bias = n.arg_value(2), rm = n.arg_value(3),
+          rv = n.arg_value(4);
+  double momentum = n.args.real(6), eps = n.args.real(7);
+  Emit e(b, x);
+  if (e.full.dtype != DType::F32) return {};
+  if (!n.args.boolean(5)) {
+    ValueId rstd = e.rsqrt_of(rv, eps);
+    return {e.normalised(x, rm, rstd, w, bias), n.results[1], n.results[2], rm, rv};
+  }
+  ValueId shift = e.first_of_channel(x);
+  ValueId d = e.on_x(Op::Sub, x, e.wide(shift));
+  ValueId s1 = e.sum(d), s2 = e.sum(e.on_x(Op::Mul, d, d));
+  ValueId m = e.on_c(Op::Mul, s1, 1 / e.count);
+  ValueId mean = e.on_c(Op::Add, m, shift);
+  ValueId var = e.on_c(Op::Sub, e.on_c(Op::Mul, s2, 1 / e.count), e.on_c(Op::Mul, m, m));
+  var = e.on_c(Op::Maximum, var, 0.0);
+  ValueId rstd = e.rsqrt_of(var, eps);
+  Values out{e.normalised(x, mean, rstd, w, bias), mean, rstd, n.results[3], n.results[4]};
+  auto blend = [&](ValueId old, ValueId now, double scale) {
+    return e.on_c(Op::Add, e.on_c(Op::Mul, old, 1 - momentum),
+                  e.on_c(Op::Mul, now, momentum * scale));
+  };
+  if (rm != kNoValue) out[3] = blend(rm, mean, 1);
+  if (rv != kNoValue) out[4] = blend(rv, var, e.count / (e.count - 1));
+  return out;
+}
+
+Values backward(Node& n, Builder& b) {
+  ValueId gy = n.arg_value(0), x = n.arg_value(1), w = n.arg_value(2);
+  Emit e(b, x);
+  if (e.full.dtype != DType::F32) return {};
+  bool train = n.args.boolean(7);
+  double eps = n.args.real(8);
+  ValueId mean = train ? n.arg_value(5) : n.arg_value(3);
+  ValueId rstd = train ? n.arg_value(6) : e.rsqrt_of(n.arg_value(4), eps);
+  ValueId centred = e.on_x(Op::Sub, x, e.wide(mean));
+  ValueId total = e.sum(gy), dot = e.sum(e.on_x(Op::Mul, gy, centred));
+  ValueId scale = w == kNoValue ? rstd : e.on_c(Op::Mul, rstd, w);
+  ValueId dx = gy;
+  if (train) {
+    ValueId mean_gy = e.on_c(Op::Mul, total, 1 / e.count);
+    ValueId slope = e.on_c(Op::Mul, e.on_c(Op::Mul, e.on_c(Op::Mul, rstd, rstd), dot), 1 / e.count);
+    dx = e.on_x(Op::Sub, e.on_x(Op::Sub, gy, e.wide(mean_gy)),
+                e.on_x(Op::Mul, centred, e.wide(slope)));
+  }
+  dx = e.on_x(Op::Mul, dx, e.wide(scale));
+  return {dx, e.on_c(Op::Mul, dot, rstd), total};
+}
+
+Values evaluation(Node& n, Builder& b) {
+  ValueId x = n.arg_value(0), rm = n.arg_value(3), rv = n.arg_value(4);
+  Emit e(b, x);
+  if (e.full.dtype != DType::F32) return {};
+  return {e.normalised(x, rm, e.rsqrt_of(rv, n.args.real(6)), n.arg_value(1), n.arg_value(2)),
+          n.results[1], n.results[2]};
+}
+
+}  // namespace
+
+bool decompose_batch_norm(Graph& g, const PassContext&) {
+  return rewrite(g, [](Node& n, Builder& b) -> Values {
+    Values out;
+    if (n.op == Op::BatchNorm) out = training_forward(n, b);
+    if (n.op == Op::BatchNormEval) out = evaluation(n, b);
+    if (n.op == Op::BatchNormGrad) out = backward(n, b);
+    return out;
+  });
+}
+
+}  // namespace tessera

@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: Apache-2.0
+// Groups pointwise ops of one iteration shape, and the reductions at their ends, into `fused` nodes
+// that codegen compiles to one loop each. Requires orders and copies to be final. A group never
+// contains two ops with a path between them that leaves the group, so the graph of groups stays
+// acyclic.
+#include <algorithm>
+#include <map>
+#include <queue>
+#include <set>
+#include <unordered_map>
+
+#include "passes/pass.h"
+
+namespace tessera {
+namespace {
+
+constexpr int kMaxNodes = 64;     // keeps compile time of one kernel in milliseconds
+constexpr int kMaxPointers = 24;  // operands + results of one kernel
+
+bool is_fusible_reduction(Op op) {
+  return op == Op::Sum || op == Op::Amax || op == Op::Amin;
+}
+
+bool codegen_dtype(DType t) {
+  return t != DType::F64 && t != DType::C64 && t != DType::C128;
+}
+
+struct Unit {
+  std::vector<int> nodes;  // sorted
+  Dims shape;              // iteration space; meaningful for fusible units
+  bool fusible = false;
+  std::vector<int64_t> reduced;  // dims its reductions run over; one set per group
+  bool reduces = false;
+  int first() const { return nodes.front(); }
+  int last() const { return nodes.back(); }
+};
+
+class Fuser {
+ public:
+  explicit Fuser(Graph& g)
+      : g_(g), producer_(producers(g)), consumers_(g.nodes.size()), unit_of_(g.nodes.size()) {
+    for (int i = 0; i < count(); ++i)
+      for (ValueId v : g.nodes[i].operands)
+        if (producer_[v] >= 0) consumers_[producer_[v]].push_back(i);
+    for (int i = 0; i < count(); ++i) {
+      Unit u;
+      u.nodes = {i};
+      u.fusible = fusible(g.nodes[i]);
+      if (u.fusible) u.shape = iteration_shape(g.nodes[i]);
+      if (u.fusible && is_fusible_reduction(g.nodes[i].op)) {
+        u.reduces = true;
+        u.reduced = reduced_dims(g.nodes[i]);
+      }
+      unit_of_[i] = i;
+      units_.push_back(std::move(u));
+    }
+  }
+
+  bool run() {
+    for (int i = 0; i < count(); ++i) {
+      const Node& n = g_.nodes[i];
+      if (!units_[unit_of_[i]].fusible) continue;
+      for (ValueId v : n.operands)
+        if (producer_[v] >= 0) try_merge(unit_of_[producer_[v]], unit_of_[i]);
+      if (is_fusible_reduction(n.op)) merge_with_reader(i);
+      for (ValueId v : n.operands) readers_[v].push_back(i);
+    }
+    return rebuild();
+  }
+
+ private:
+  int count() const { return static_cast<int>(g_.nodes.size()); }
+
+  bool fusible(const Node& n) const {
+    for (ValueId v : n.operands)
+      if (!codegen_dtype(g_.type(v).dtype)) return false;
+    for (ValueId v : n.results)
+      if (!codegen_dtype(g_.type(v).dtype) || g_.type(v).count() == 0) return false;
+    if (is_fusible_reduction(n.op))
+      return is_float(g_.type(n.operands[0]).dtype) && g_.type(n.operands[0]).count() > 0;
+    return is_pointwise(n.op);
+  }
+  Dims iteration_shape(const Node& n) const {
+    return is_pointwise(n.op) ? g_.type(n.results[0]).shape : g_.type(n.operands[0]).shape;
+  }
+
+  std::vector<int64_t> reduced_dims(const Node& n) const {
+    int64_t rank = g_.type(n.operands[0]).rank();
+    std::vector<int64_t> dims = n.args.ints(1);
+    for (int64_t& d : dims)
+      if (d < 0) d += rank;
+    if (dims.empty())
+      for (int64_t d = 0; d < rank; ++d) dims.push_back(d);
+    std::sort(dims.begin(), dims.end());
+    return dims;
+  }
+
+  // A reduction may end a group but nothing in the group may read it.
+  bool reads_reduction(const Unit& from, const Unit& to) const {
+    for (int i : to.nodes)
+      for (ValueId v : g_.nodes[i].operands) {
+        int p = producer_[v];
+        if (p >= 0 && is_fusible_reduction(g_.nodes[p].op) &&
+            std::binary_search(from.nodes.begin(), from.nodes.end(), p))
+          return true;
+      }
+    return false;
+  }
+
+  int pointers(const Unit& a, const Unit& b) const {
+    std::set<int> members(a.nodes.begin(), a.nodes.end());
+    members.insert(b.nodes.begin(), b.nodes.end());
+    std::set<ValueId> in, out;
+    for (int i : members) {
+      for (ValueId v : g_.nodes[i].operands)
+        if (producer_[v] < 0 || !members.count(producer_[v])) in.insert(v);
+      for (int c : consumers_[i])
+        if (!members.count(c)) out.insert(g_.nodes[i].results[0]);
+    }
+    return static_cast<int>(in.size() + out.size());
+  }
+
+  // A path from `from` to `to` that goes through a third unit.
+  bool path_outside(int from, int to) const {
+    std::vector<int> todo{from};
+    std::vector<bool> seen(units_.size(), false);
+    seen[from] = true;
+    bool first = true;
+    while (!todo.empty()) {
+      int u = todo.back();
+      todo.pop_back();
+      for (int i : units_[u].nodes)
+        for (int c : consumers_[i]) {
+          int w = unit_of_[c];
+          if (w == to) {
+            if (!first) return true;
+            continue;
+          }
+          if (seen[w] || units_[w].first() > units_[to].last()) continue;
+          seen[w] = true;
+          todo.push_back(w);
+        }
+      first = false;
+    }
+    return false;
+  }
+
+  void try_merge(int a, int b) {
+    if (a == b) return;
+    const Unit &ua = units_[a], &ub = units_[b];
+    if (!ua.fusible || !ub.fusible || ua.shape != ub.shape) return;
+    if (ua.reduces && ub.reduces && ua.reduced != ub.reduced) return;
+    if (static_cast<int>(ua.nodes.size() + ub.nodes.size()) > kMaxNodes) return;
+    if (reads_reduction(ua, ub) || reads_reduction(ub, ua)) return;
+    if (path_outside(a, b) || path_outside(b, a)) return;
+    if (pointers(ua, ub) > kMaxPointers) return;
+    std::vector<int> merged;
+    std::merge(ua.nodes.begin(), ua.nodes.end(), ub.nodes.begin(), ub.nodes.end(),
+               std::back_inserter(merged));
+    for (int i : ub.nodes) unit_of_[i] = a;
+    units_[b].nodes.clear();
+    units_[b].fusible = false;
+    if (ub.reduces) {
+      units_[a].reduces = true;
+      units_[a].reduced = ub.reduced;
+    }
+    units_[a].nodes = std::move(merged);
+  }
+
+  // A reduction of a value that another group of that shape already reads joins it: one pass over
+  // the data for both.
+  void merge_with_reader(int i) {
+    ValueId v = g_.nodes[i].operands[0];
+    auto it = readers_.find(v);
+    if (it == readers_.end()) return;
+    for (int r : it->second)
+      if (unit_of_[r] != unit_of_[i]) try_merge(unit_of_[r], unit_of_[i]);
+  }
+
+  bool rebuild() {
+    // Order of units: every unit after the units it reads; ties by position.
+    std::vector<std::set<int>> after(units_.size());
+    std::vector<int> waiting(units_.size(), 0);
+    for (int i = 0; i < count(); ++i)
+      for (int c : consumers_[i])
+        if (unit_of_[c] != unit_of_[i] && after[unit_of_[i]].insert(unit_of_[c]).second)
+          ++waiting[unit_of_[c]];
+    using Item = std::pair<int, int>;
+    std::priority_queue<Item, std::vector<Item>, std::greater<>> ready;
+    auto push = [&](int u) { ready.emplace(units_[u].last(), u); };
+    for (size_t u = 0; u < units_.size(); ++u)
+      if (!units_[u].nodes.empty() && waiting[u] == 0) push(static_cast<int>(u));
+    std::vector<int32_t> uses = use_counts(g_);
+    std::vector<Node> out;
+    bool changed = false;
+    while (!ready.empty()) {
+      int u = ready.top().second;
+      ready.pop();
+      for (int next : after[u])
+        if (--waiting[next] == 0) push(next);
+      if (units_[u].fusible) {
+        out.push_back(fuse(units_[u], uses));
+        changed = true;
+      } else {
+        out.push_back(std::move(g_.nodes[units_[u].nodes[0]]));
+      }
+    }
+    g_.nodes = std::move(out);
+    return changed;
+  }
+
+  Node fuse(const Unit& u, const std::vector<int32_t>& uses) {
+    Node f;
+    f.op = Op::Fused;
+    f.body = std::make_shared<Graph>();
+    f.body->name = "region";
+    std::unordered_map<ValueId, ValueId> inside;
+    std::unordered_map<ValueId, int32_t> inner_uses;
+    for (int i : u.nodes) {
+      const Node& n = g_.nodes[i];
+      for (ValueId v : n.operands) {
+        if (inside.count(v)) {
+          ++inner_uses[v];
+          continue;
+        }
+        inside[v] = f.body->add_source(SourceKind::kInput, fmt::format("i{}", f.operands.size()),
+                                       {g_.type(v).dtype, g_.type(v).shape, {}});
+        f.args.list.push_back(Arg::operand(static_cast<int64_t>(f.operands.size())));
+        f.operands.push_back(v);
+        ++inner_uses[v];
+      }
+      Node copy;
+      copy.op = n.op;
+      copy.args = n.args;
+      for (ValueId v : n.operands) copy.operands.push_back(inside.at(v));
+      ValueId r = n.results[0];
+      inside[r] = f.body->add_value({g_.type(r).dtype, g_.type(r).shape, {}});
+      copy.results = {inside[r]};
+      f.body->nodes.push_back(std::move(copy));
+      if (f.loc < 0) f.loc = n.loc;
+    }
+    for (int i : u.nodes) {
+      ValueId r = g_.nodes[i].results[0];
+      if (uses[r] == inner_uses[r]) continue;
+      f.body->outputs.push_back(inside.at(r));
+      f.results.push_back(r);
+    }
+    for (size_t i = 0; i < f.results.size(); ++i)
+      g_.values[f.results[i]].result_index = static_cast<int32_t>(i);
+    return f;
+  }
+
+  Graph& g_;
+  std::vector<int32_t> producer_;
+  std::vector<std::vector<int>> consumers_;
+  std::vector<int> unit_of_;
+  std::vector<Unit> units_;
+  std::unordered_map<ValueId, std::vector<int>> readers_;
+};
+
+}  // namespace
+
+bool fuse_pointwise(Graph& g, const PassContext& ctx) {
+  dce(g, ctx);
+  return Fuser(g).run();
+}
+
+}  // namespace tessera

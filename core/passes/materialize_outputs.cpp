@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// Results leave the device row-major and in memory of their own, and a state's new value belongs to
+// that state alone: where the graph returns a view, a source, an odd order or one value twice, a
+// `clone` is put in.
+#include <set>
+
+#include "passes/pass.h"
+
+namespace tessera {
+
+bool materialize_outputs(Graph& g, const PassContext&) {
+  std::vector<bool> computed(g.values.size(), false);
+  for (const Node& n : g.nodes)
+    if (!is_view(n.op) && n.op != Op::HostCall)  // host calls are bound to fixed addresses
+      for (ValueId v : n.results) computed[v] = true;
+  std::set<ValueId> taken;
+  Builder b(g);
+  auto own = [&](ValueId& v) {
+    bool fine = computed[v] && g.type(v).order.empty() && taken.insert(v).second;
+    if (!fine) v = b.add(Op::Copy, {v}, {g.type(v).dtype, g.type(v).shape, {}});
+  };
+  // States first: their values are written in place, outputs are cheaper to copy.
+  for (StateUpdate& u : g.updates) own(u.value);
+  for (ValueId& v : g.outputs) own(v);
+  for (Node& n : b.out) g.nodes.push_back(std::move(n));
+  return !b.out.empty();
+}
+
+}  // namespace tessera

@@ -1,0 +1,344 @@
+// SPDX-License-Identifier: Apache-2.0
+// Decides aliasing and emits the steps. A state's new value is written over the old one if every
+// reader of the old one runs before (the scheduler is told so); a pointwise result takes the memory
+// of an operand that dies there.
+#include "plan/planner.h"
+
+#include <algorithm>
+#include <set>
+#include <unordered_map>
+
+#include "ops/physical.h"
+#include "ops/registry.h"
+
+namespace tessera {
+namespace {
+
+// Operands of `n` that it reads only at the index it writes: a region's direct operands, an
+// epilogue's extra ones.
+bool elementwise_operand(const Graph& g, const Node& n, size_t i) {
+  if (!n.body) return false;
+  if (n.op != Op::Fused && i < 2) return false;
+  const Graph& body = *n.body;
+  size_t source = n.op == Op::Fused ? i : i - 1;  // an epilogue's first source is the product
+  const Dims& shape = body.type(body.sources[source].value).shape;
+  Dims iteration;
+  for (const Node& inner : body.nodes)
+    if (is_pointwise(inner.op) && product(body.type(inner.results[0]).shape) >= product(iteration))
+      iteration = body.type(inner.results[0]).shape;
+  (void)g;
+  return shape == iteration;
+}
+
+class SectionPlanner {
+ public:
+  SectionPlanner(Graph& g, Program& p, std::unordered_map<std::string, int>& states)
+      : g_(g), p_(p), states_(states) {}
+
+  void plan(bool micro, Section& out) {
+    place_sources();
+    choose_in_place();
+    order_ = schedule(g_, before_);
+    resolve_values(micro);
+    assign_memory(micro);
+    emit(out);
+  }
+
+ private:
+  void place_sources() {
+    place_.resize(g_.values.size());
+    int port = 0;
+    for (const Source& s : g_.sources) {
+      TensorRef r = dense_ref(g_, s.value);
+      if (s.kind == SourceKind::kInput) {
+        r.region = kFirstInputRegion + port++;
+        p_.inputs.push_back({s.name, r.dtype, r.shape, true});
+      } else {
+        auto [it, added] = states_.emplace(s.name, static_cast<int>(p_.states.size()));
+        if (added) {
+          p_.states.push_back({s.name, r.dtype, r.shape, p_.state_bytes,
+                               s.kind == SourceKind::kConst, s.kind == SourceKind::kParam});
+          p_.state_bytes += (std::max<int64_t>(r.bytes(), 1) + 63) / 64 * 64;
+        }
+        r.region = kStateRegion;
+        r.offset = p_.states[it->second].offset;
+        state_place_[s.value] = r;
+      }
+      place_[s.value] = r;
+    }
+  }
+
+  // For every state update: may its value be written straight into the state?
+  void choose_in_place() {
+    std::vector<int32_t> made_by = producers(g_);
+    std::vector<std::vector<int>> next(g_.nodes.size());
+    std::unordered_map<ValueId, std::vector<std::pair<int, size_t>>>
+        readers;  // of the state itself or a view of it
+    std::unordered_map<ValueId, ValueId> view_of;
+    for (size_t i = 0; i < g_.nodes.size(); ++i) {
+      const Node& n = g_.nodes[i];
+      for (size_t k = 0; k < n.operands.size(); ++k) {
+        ValueId v = n.operands[k];
+        if (made_by[v] >= 0) next[made_by[v]].push_back(static_cast<int>(i));
+        auto it = view_of.find(v);
+        ValueId base = it == view_of.end() ? v : it->second;
+        if (is_view(n.op)) view_of[n.results[0]] = base;
+        // Reading through a view is never elementwise; SIZE_MAX says so.
+        if (!is_view(n.op))
+          readers[base].emplace_back(static_cast<int>(i), base == v ? k : SIZE_MAX);
+      }
+    }
+    auto reaches = [&](int from, int to) {
+      std::vector<int> todo{from};
+      std::set<int> seen{from};
+      while (!todo.empty()) {
+        int i = todo.back();
+        todo.pop_back();
+        if (i == to) return true;
+        for (int k : next[i])
+          if (seen.insert(k).second) todo.push_back(k);
+      }
+      return false;
+    };
+    for (const StateUpdate& u : g_.updates) {
+      int writer = made_by[u.value];
+      bool ok = writer >= 0 && g_.nodes[writer].body != nullptr;
+      std::vector<std::pair<int, int>> edges;
+      for (auto [reader, operand] : readers[u.state]) {
+        if (!ok) break;
+        if (reader == writer)
+          ok = operand != SIZE_MAX && elementwise_operand(g_, g_.nodes[writer], operand) &&
+               g_.type(u.value).shape == g_.type(u.state).shape;
+        else if (reaches(writer, reader))
+          ok = false;
+        else
+          edges.emplace_back(reader, writer);
+      }
+      for (ValueId o : g_.outputs) ok &= o != u.value;
+      if (!ok) {
+        copy_at_end_.push_back(u);
+        continue;
+      }
+      // The extra edges become part of the graph for the next updates: two of them together must
+      // not make a cycle.
+      for (auto [a, b] : edges) next[a].push_back(b);
+      before_.insert(before_.end(), edges.begin(), edges.end());
+      in_place_[u.value] = state_place_.at(u.state);
+    }
+  }
+
+  void resolve_values(bool micro) {
+    step_of_.assign(g_.values.size(), -1);
+    root_.resize(g_.values.size());
+    for (size_t v = 0; v < root_.size(); ++v) root_[v] = static_cast<ValueId>(v);
+    if (micro)
+      for (size_t i = 0; i < g_.outputs.size(); ++i) {
+        const TensorType& t = g_.type(g_.outputs[i]);
+        p_.outputs.push_back({fmt::format("out{}", i), t.dtype, t.shape, true});
+      }
+    int step = 0;
+    for (int i : order_) {
+      const Node& n = g_.nodes[i];
+      if (is_view(n.op)) {
+        auto r = view_ref(g_, n, place_[n.operands[0]]);
+        invariant(r.has_value(), "{} of {} has no alias", op_text(n.op),
+                  to_string(g_.type(n.operands[0])));
+        place_[n.results[0]] = *r;
+        root_[n.results[0]] = root_[n.operands[0]];
+        continue;
+      }
+      for (ValueId v : n.results) {
+        place_[v] = dense_ref(g_, v);
+        place_[v].region = kArenaRegion;
+        step_of_[v] = step;
+      }
+      ++step;
+    }
+    steps_ = step;
+    int port = 0;
+    if (micro)
+      for (ValueId v : g_.outputs)
+        fixed_[v] = kFirstInputRegion + static_cast<int>(p_.inputs.size()) + port++;
+  }
+
+  void assign_memory(bool micro) {
+    // Last step that touches each root.
+    std::vector<int> last(g_.values.size(), -1);
+    int step = 0;
+    for (int i : order_) {
+      const Node& n = g_.nodes[i];
+      if (is_view(n.op)) continue;
+      for (ValueId v : n.operands) last[root_[v]] = step;
+      for (ValueId v : n.results) last[v] = std::max(last[v], step);
+      ++step;
+    }
+    for (const StateUpdate& u : copy_at_end_) last[root_[u.value]] = steps_;
+
+    std::vector<Lifetime> lives;
+    std::vector<int> buffer_of(g_.values.size(), -1);
+    std::vector<int64_t> offsets;
+    step = 0;
+    for (int i : order_) {
+      const Node& n = g_.nodes[i];
+      if (is_view(n.op)) continue;
+      std::set<int> given;  // buffers already handed to a result of this node
+      for (ValueId v : n.results) {
+        if (in_place_.count(v) || fixed_.count(v)) continue;
+        int shared = dying_operand(n, v, step, last, buffer_of, lives, given);
+        if (shared >= 0) {
+          lives[shared].last = last[v];
+          given.insert(shared);
+          buffer_of[v] = shared;
+          continue;
+        }
+        buffer_of[v] = static_cast<int>(lives.size());
+        lives.push_back({g_.type(v).bytes(), step, last[v]});
+      }
+      ++step;
+    }
+    p_.arena_bytes = std::max(p_.arena_bytes, assign_offsets(lives, offsets));
+    if (micro)
+      for (size_t b = 0; b < lives.size(); ++b)
+        p_.buffers.push_back({offsets[b], lives[b].bytes, lives[b].first, lives[b].last});
+    // Addresses of produced values, then of their views.
+    for (int i : order_) {
+      const Node& n = g_.nodes[i];
+      if (is_view(n.op)) {
+        place_[n.results[0]] = *view_ref(g_, n, place_[n.operands[0]]);
+        continue;
+      }
+      for (ValueId v : n.results) {
+        if (auto it = in_place_.find(v); it != in_place_.end()) {
+          place_[v].region = kStateRegion;
+          place_[v].offset = it->second.offset;
+        } else if (auto f = fixed_.find(v); f != fixed_.end()) {
+          place_[v].region = f->second;
+          place_[v].offset = 0;
+        } else {
+          place_[v].offset = offsets[buffer_of[v]];
+        }
+      }
+    }
+  }
+
+  // An operand's buffer that dies at this step and that the op reads elementwise in the very layout
+  // of `v`.
+  int dying_operand(const Node& n, ValueId v, int step, const std::vector<int>& last,
+                    const std::vector<int>& buffer_of, const std::vector<Lifetime>& lives,
+                    const std::set<int>& given) const {
+    for (size_t k = 0; k < n.operands.size(); ++k) {
+      ValueId o = n.operands[k];
+      int b = buffer_of[o];
+      if (b < 0 || root_[o] != o || last[o] != step || lives[b].last != step || given.count(b))
+        continue;
+      if (!elementwise_operand(g_, n, k) || g_.type(o).bytes() != g_.type(v).bytes() ||
+          g_.type(o).shape != g_.type(v).shape)
+        continue;
+      if (g_.type(o).strides() != g_.type(v).strides() ||
+          size_of(g_.type(o).dtype) != size_of(g_.type(v).dtype))
+        continue;
+      bool alone = true;  // no other operand may look at the same memory in another way
+      for (size_t j = 0; j < n.operands.size(); ++j)
+        if (j != k && (root_[n.operands[j]] == o || (buffer_of[root_[n.operands[j]]] == b)))
+          alone = false;
+      if (alone) return b;
+    }
+    return -1;
+  }
+
+  static std::string body_text(const Node& n) {
+    return n.body ? print_graph(*n.body) : std::string();
+  }
+
+  Work work_of(const Node& n) const {
+    if (n.op == Op::HostCall || n.op == Op::Fused) {
+      Work w;
+      w.kind = n.op == Op::HostCall ? WorkKind::kHost : WorkKind::kPointwise;
+      for (ValueId v : n.operands) w.bytes += g_.type(v).bytes();
+      for (ValueId v : n.results) w.bytes += g_.type(v).bytes();
+      if (n.body) w.flops = body_flops(*n.body, w);
+      return w;
+    }
+    Work w = op_row(n.op).work(g_, n);
+    if (n.body) {
+      Work extra;
+      w.flops += body_flops(*n.body, extra);
+      for (size_t i = 2; i < n.operands.size(); ++i) w.bytes += g_.type(n.operands[i]).bytes();
+    }
+    return w;
+  }
+  static int64_t body_flops(const Graph& body, Work& w) {
+    int64_t flops = 0;
+    for (const Node& n : body.nodes) {
+      if (is_pointwise(n.op)) {
+        flops += pointwise_flops(n.op) * body.type(n.results[0]).count();
+      } else {
+        flops += body.type(n.operands[0]).count();
+        w.kind = WorkKind::kReduce;
+      }
+    }
+    return flops;
+  }
+
+  void emit(Section& out) {
+    for (int i : order_) {
+      const Node& n = g_.nodes[i];
+      if (is_view(n.op)) continue;
+      StepDesc s;
+      s.op = n.op;
+      s.target = n.target;
+      s.args = n.args;
+      for (ValueId v : n.operands) s.inputs.push_back(place_[v]);
+      for (ValueId v : n.results) s.outputs.push_back(place_[v]);
+      s.body = body_text(n);
+      s.where = describe_location(g_, n.loc);
+      out.work.push_back(work_of(n));
+      out.steps.push_back(std::move(s));
+    }
+    for (const StateUpdate& u : copy_at_end_)
+      emit_copy(out, place_[u.value], state_place_.at(u.state));
+  }
+
+  void emit_copy(Section& out, const TensorRef& from, const TensorRef& to) {
+    Graph body;
+    body.name = "region";
+    ValueId x = body.add_source(SourceKind::kInput, "i0", {from.dtype, from.shape, {}});
+    Builder b(body);
+    body.outputs = {b.add(Op::Copy, {x}, {to.dtype, to.shape, {}})};
+    body.nodes = std::move(b.out);
+    StepDesc s;
+    s.op = Op::Fused;
+    s.args.list = {Arg::operand(0)};
+    s.inputs = {from};
+    s.outputs = {to};
+    s.body = print_graph(body);
+    out.steps.push_back(std::move(s));
+    out.work.push_back({WorkKind::kCopy, 0, from.bytes() + to.bytes()});
+  }
+
+  Graph& g_;
+  Program& p_;
+  std::unordered_map<std::string, int>& states_;
+  std::vector<TensorRef> place_;
+  std::unordered_map<ValueId, TensorRef> state_place_;
+  std::unordered_map<ValueId, TensorRef> in_place_;
+  std::unordered_map<ValueId, int> fixed_;  // outputs: region
+  std::vector<StateUpdate> copy_at_end_;
+  std::vector<std::pair<int, int>> before_;
+  std::vector<int> order_, step_of_;
+  std::vector<ValueId> root_;
+  int steps_ = 0;
+};
+
+}  // namespace
+
+Program plan_program(Graph& micro, Graph* update) {
+  Program p;
+  p.name = micro.name;
+  std::unordered_map<std::string, int> states;
+  SectionPlanner(micro, p, states).plan(true, p.micro);
+  if (update) SectionPlanner(*update, p, states).plan(false, p.update);
+  return p;
+}
+
+}  // namespace tessera

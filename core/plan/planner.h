@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// Graph to program: order of execution, which values share memory, where each buffer lies.
+#pragma once
+
+#include <map>
+#include <memory>
+
+#include "ir/graph.h"
+#include "plan/program.h"
+
+namespace tessera {
+
+// Memory given to one buffer: alive from step `first` to step `last`, both included.
+struct Lifetime {
+  int64_t bytes = 0;
+  int first = 0, last = 0;
+};
+
+// Offsets (multiples of 64) such that buffers alive at the same time do not overlap; returns the
+// size of the arena.
+int64_t assign_offsets(const std::vector<Lifetime>& buffers, std::vector<int64_t>& offsets);
+
+// Execution order of the graph's nodes that keeps the peak of live bytes small. `before` lists
+// extra edges (first node must run before second).
+std::vector<int> schedule(const Graph& g, const std::vector<std::pair<int, int>>& before);
+
+// Plans `micro` and, if given, `update` over one state.
+Program plan_program(Graph& micro, Graph* update);
+
+}  // namespace tessera

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// Barrier of a small team. Spins for about 0.1 ms, then sleeps: an unbounded spin costs 4 ms when
+// another process holds the core (notes on interference in docs/adr/0005).
+#pragma once
+
+#include <atomic>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace tessera {
+
+class Barrier {
+ public:
+  explicit Barrier(int count) : count_(count) {}
+
+  void wait() {
+    uint32_t phase = phase_.load(std::memory_order_relaxed);
+    if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == count_) {
+      arrived_.store(0, std::memory_order_relaxed);
+      phase_.fetch_add(1, std::memory_order_release);
+      if (sleepers_.load(std::memory_order_seq_cst) > 0) phase_.notify_all();
+      return;
+    }
+    for (int spin = 0; spin < kSpins; ++spin) {
+      if (phase_.load(std::memory_order_acquire) != phase) return;
+      pause();
+    }
+    sleepers_.fetch_add(1, std::memory_order_seq_cst);
+    phase_.wait(phase, std::memory_order_acquire);
+    sleepers_.fetch_sub(1, std::memory_order_relaxed);
+  }
+
+ private:
+  static constexpr int kSpins = 2000;  // a pause is about 49 ns here
+  static void pause() {
+#if defined(__x86_64__)
+    _mm_pause();
+#endif
+  }
+  const int count_;
+  alignas(64) std::atomic<int> arrived_{0};
+  alignas(64) std::atomic<uint32_t> phase_{0};
+  alignas(64) std::atomic<int> sleepers_{0};
+};
+
+}  // namespace tessera

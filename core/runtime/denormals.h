@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// Flush-to-zero while a program runs, restored on exit: momentum of a dead unit decays into
+// denormals and stays there, and each operation on one costs a microcode assist. The caller's
+// setting is never changed.
+#pragma once
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace tessera {
+
+class FlushDenormals {
+ public:
+#if defined(__x86_64__)
+  FlushDenormals() : before_(_mm_getcsr()) {
+    _mm_setcsr(before_ | 0x8040);
+  }
+  ~FlushDenormals() {
+    _mm_setcsr(before_);
+  }
+  FlushDenormals(const FlushDenormals&) = delete;
+  FlushDenormals& operator=(const FlushDenormals&) = delete;
+
+ private:
+  unsigned before_;
+#endif
+};
+
+}  // namespace tessera

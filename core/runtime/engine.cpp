@@ -1,0 +1,286 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/engine.h"
+
+#include <omp.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+
+#include "base/error.h"
+#include "ops/run_error.h"
+#include "runtime/denormals.h"
+
+namespace tessera {
+namespace {
+
+// A range of memory that a step touches.
+struct Access {
+  int region;
+  int64_t begin, end;
+  bool write, solo;
+};
+
+constexpr int kScratchRegion = -1;
+
+Access access_of(const TensorRef& t, bool write, bool solo) {
+  int64_t last = 0;
+  for (size_t i = 0; i < t.shape.size(); ++i) last += (t.shape[i] - 1) * t.strides[i];
+  int64_t end = t.count() == 0 ? t.offset : t.offset + (last + 1) * size_of(t.dtype);
+  return {t.region, t.offset, end, write, solo};
+}
+
+bool conflict(const Access& a, const Access& b) {
+  if (a.region != b.region || (!a.write && !b.write) || (a.solo && b.solo)) return false;
+  return a.begin < b.end && b.begin < a.end;
+}
+
+template <typename T>
+void add_in_place(void* sum, const void* x, int64_t count) {
+  auto* s = static_cast<T*>(sum);
+  auto* v = static_cast<const T*>(x);
+  for (int64_t i = 0; i < count; ++i) s[i] = static_cast<T>(s[i] + v[i]);
+}
+
+void accumulate_output(const PortDesc& port, void* sum, const void* x) {
+  int64_t n = product(port.shape);
+  switch (port.dtype) {
+    case DType::F32:
+      return add_in_place<float>(sum, x, n);
+    case DType::F64:
+      return add_in_place<double>(sum, x, n);
+    case DType::I64:
+      return add_in_place<int64_t>(sum, x, n);
+    case DType::I32:
+      return add_in_place<int32_t>(sum, x, n);
+    case DType::I16:
+      return add_in_place<int16_t>(sum, x, n);
+    case DType::I8:
+      return add_in_place<int8_t>(sum, x, n);
+    case DType::U8:
+      return add_in_place<uint8_t>(sum, x, n);
+    default:
+      throw UserError(
+          fmt::format("[output] OutputMode.Sum cannot add {} values; return them as float32 or use "
+                      "OutputMode.All",
+                      name_of(port.dtype)));
+  }
+}
+
+// Calls back into the engine's table of host functions.
+class HostKernel final : public Kernel {
+ public:
+  HostKernel(const std::vector<std::function<void()>>* fns, int index, std::string target)
+      : fns_(fns), index_(index), target_(std::move(target)) {}
+  void run(const RunCtx&) const override {
+    const auto& fn = (*fns_)[index_];
+    invariant(static_cast<bool>(fn), "host call {} was never bound", target_);
+    fn();
+  }
+  bool top_level() const override { return true; }
+
+ private:
+  const std::vector<std::function<void()>>* fns_;
+  int index_;
+  std::string target_;
+};
+
+}  // namespace
+
+Engine::Engine(Program program, RunConfig config) : program_(std::move(program)), config_(config) {
+  config_.threads = std::max(1, config_.threads);
+  arena_ = Arena(std::max<int64_t>(program_.arena_bytes, 64));
+  state_ = Arena(std::max<int64_t>(program_.state_bytes, 64));
+  barrier_ = std::make_unique<Barrier>(config_.threads);
+  fixed_bases_.assign(kFirstInputRegion + program_.inputs.size() + program_.outputs.size(),
+                      nullptr);
+  fixed_bases_[kArenaRegion] = arena_.data();
+  fixed_bases_[kStateRegion] = state_.data();
+  bases_ = fixed_bases_;
+  micro_ = load(program_.micro);
+  update_ = load(program_.update);
+  int64_t scratch = 0;
+  for (const Loaded* l : {&micro_, &update_})
+    for (const Step& s : l->steps)
+      scratch = std::max(scratch,
+                         s.kernel->scratch_bytes(s.kernel->single_thread() ? 1 : config_.threads));
+  scratch_ = Arena(std::max<int64_t>(scratch, 64));
+  for (const StateDesc& s : program_.states)
+    if (s.name == "rng") rng_offset_ = s.offset;
+  if (config_.output_mode == OutputMode::kSum || config_.output_mode == OutputMode::kEveryN) {
+    int64_t bytes = 64;
+    for (const PortDesc& o : program_.outputs) bytes += (o.bytes() + 63) / 64 * 64;
+    sums_ = Arena(bytes);
+  }
+}
+
+Engine::~Engine() = default;
+
+Engine::Loaded Engine::load(const Section& section) {
+  Loaded out;
+  for (const StepDesc& d : section.steps) {
+    auto host = [&](const StepDesc& desc) -> KernelPtr {
+      int index = static_cast<int>(host_calls_.size());
+      host_calls_.push_back({index, desc});
+      host_fns_.emplace_back();
+      return std::make_unique<HostKernel>(&host_fns_, index, desc.target);
+    };
+    try {
+      out.steps.push_back({make_step(d, host), false});
+    } catch (const InternalError& e) {
+      throw InternalError(fmt::format("{} [{}{}{}]", e.what(), op_text(d.op),
+                                      d.where.empty() ? "" : " at ", d.where));
+    }
+  }
+  place_barriers(section, out);
+  for (size_t i = 0; i < out.steps.size(); ++i) {
+    bool team = !out.steps[i].kernel->top_level();
+    if (team && !out.stretches.empty() && out.stretches.back().team)
+      out.stretches.back().end = i + 1;
+    else
+      out.stretches.push_back({i, i + 1, team});
+  }
+  return out;
+}
+
+// A barrier stands before a step that touches memory another thread may still be using.
+void Engine::place_barriers(const Section& section, Loaded& loaded) const {
+  std::vector<Access> pending;
+  for (size_t i = 0; i < loaded.steps.size(); ++i) {
+    const Kernel& k = *loaded.steps[i].kernel;
+    if (k.top_level()) {  // the launch around it is a barrier
+      pending.clear();
+      continue;
+    }
+    bool solo = k.single_thread();
+    std::vector<Access> mine;
+    for (const TensorRef& t : section.steps[i].inputs) mine.push_back(access_of(t, false, solo));
+    for (const TensorRef& t : section.steps[i].outputs) mine.push_back(access_of(t, true, solo));
+    int64_t scratch = k.scratch_bytes(solo ? 1 : config_.threads);
+    if (scratch > 0) mine.push_back({kScratchRegion, 0, scratch, true, solo});
+    bool hazard = false;
+    for (const Access& a : mine)
+      for (const Access& p : pending) hazard |= conflict(a, p);
+    if (hazard) {
+      loaded.steps[i].barrier_before = true;
+      pending.clear();
+    }
+    pending.insert(pending.end(), mine.begin(), mine.end());
+  }
+}
+
+const StateDesc& Engine::find_state(const std::string& name) const {
+  for (const StateDesc& s : program_.states)
+    if (s.name == name) return s;
+  throw UserError(fmt::format("[state] the program has no state named \"{}\"", name));
+}
+
+void Engine::write_state(const std::string& name, const void* from, int64_t bytes) {
+  const StateDesc& s = find_state(name);
+  int64_t need = product(s.shape) * size_of(s.dtype);
+  user_check(bytes == need, "[state] \"{}\" has {} bytes, {} were given", name, need, bytes);
+  std::memcpy(state_.data() + s.offset, from, static_cast<size_t>(bytes));
+}
+
+void Engine::read_state(const std::string& name, void* to, int64_t bytes) const {
+  const StateDesc& s = find_state(name);
+  int64_t need = product(s.shape) * size_of(s.dtype);
+  user_check(bytes == need, "[state] \"{}\" has {} bytes, {} were asked", name, need, bytes);
+  std::memcpy(to, state_.data() + s.offset, static_cast<size_t>(bytes));
+}
+
+void Engine::run_stretch(const Loaded& loaded, const Stretch& stretch, int threads) {
+  auto body = [&](int thread) {
+    FlushDenormals flush;
+    RunCtx team{thread,
+                threads,
+                bases_.data(),
+                scratch_.data(),
+                [](void* b) { static_cast<Barrier*>(b)->wait(); },
+                barrier_.get()};
+    RunCtx solo = team;
+    solo.thread = 0;
+    solo.threads = 1;
+    for (size_t i = stretch.begin; i < stretch.end; ++i) {
+      const Step& s = loaded.steps[i];
+      if (s.barrier_before && threads > 1) barrier_->wait();
+      if (!s.kernel->single_thread())
+        s.kernel->run(team);
+      else if (thread == 0)
+        s.kernel->run(solo);
+    }
+  };
+  if (threads == 1) return body(0);
+#pragma omp parallel num_threads(threads)
+  { body(omp_get_thread_num()); }
+}
+
+void Engine::check_errors() const {
+  if (auto message = take_run_error()) throw UserError(*message);
+}
+
+void Engine::run_section(const Loaded& loaded, const std::function<bool()>& poll) {
+  for (const Stretch& s : loaded.stretches) {
+    bool alone = config_.threads == 1;
+    if (s.team && !alone) {
+      alone = true;
+      for (size_t i = s.begin; i < s.end && alone; ++i)
+        alone = loaded.steps[i].kernel->single_thread();
+    }
+    if (s.team) {
+      run_stretch(loaded, s, alone ? 1 : config_.threads);
+    } else {
+      RunCtx ctx{0, 1, bases_.data(), scratch_.data(), nullptr, nullptr};
+      loaded.steps[s.begin].kernel->run(ctx);
+    }
+    if (stop_.load(std::memory_order_relaxed) || (poll && poll()))
+      throw Interrupted("the run was interrupted; weights may be from the middle of a step");
+  }
+  check_errors();
+}
+
+void Engine::run(const std::vector<const void*>& inputs, const std::vector<void*>& outputs,
+                 const std::function<bool()>& poll) {
+  invariant(inputs.size() == program_.inputs.size() && outputs.size() == program_.outputs.size(),
+            "run got {} inputs and {} outputs, the program has {} and {}", inputs.size(),
+            outputs.size(), program_.inputs.size(), program_.outputs.size());
+  stop_.store(false);
+  // torch may have fewer threads by now, or a caller may run inside a parallel region: never ask
+  // for more than exist.
+  size_t first_out = kFirstInputRegion + inputs.size();
+  int64_t d_count = config_.device_iterations, g_count = config_.gradient_accumulation;
+  int64_t kept = 0;  // micro-batches returned so far
+  for (int64_t d = 0; d < d_count; ++d) {
+    for (int64_t a = 0; a < g_count; ++a) {
+      int64_t k = d * g_count + a;
+      for (size_t i = 0; i < inputs.size(); ++i)
+        bases_[kFirstInputRegion + i] =
+            const_cast<std::byte*>(static_cast<const std::byte*>(inputs[i])) +
+            k * program_.inputs[i].bytes();
+      bool keep =
+          config_.output_mode != OutputMode::kEveryN || (d + 1) % config_.output_return_period == 0;
+      std::byte* spare = sums_.data();
+      for (size_t i = 0; i < outputs.size(); ++i) {
+        const PortDesc& port = program_.outputs[i];
+        auto* to = static_cast<std::byte*>(outputs[i]);
+        bool aside = !keep || (config_.output_mode == OutputMode::kSum && k > 0);
+        if (aside)
+          to = spare;
+        else if (config_.output_mode == OutputMode::kAll ||
+                 config_.output_mode == OutputMode::kEveryN)
+          to += kept * port.bytes();
+        if (spare) spare += (port.bytes() + 63) / 64 * 64;
+        bases_[first_out + i] = to;
+      }
+      run_section(micro_, poll);
+      if (keep) ++kept;
+      if (config_.output_mode == OutputMode::kSum && k > 0)
+        for (size_t i = 0; i < outputs.size(); ++i)
+          accumulate_output(program_.outputs[i], outputs[i], bases_[first_out + i]);
+      if (rng_offset_ >= 0) ++reinterpret_cast<int64_t*>(state_.data() + rng_offset_)[1];
+    }
+    if (!update_.steps.empty()) run_section(update_, poll);
+  }
+}
+
+}  // namespace tessera

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// A loaded program: its memory, its kernels, and the loops over device iterations and accumulated
+// micro-batches. One launch of the thread team per stretch of steps; nothing is allocated while it
+// runs.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/arena.h"
+#include "plan/program.h"
+#include "runtime/barrier.h"
+
+namespace tessera {
+
+enum class OutputMode : uint8_t { kFinal, kAll, kSum, kEveryN };
+
+struct RunConfig {
+  int64_t device_iterations = 1;
+  int64_t gradient_accumulation = 1;
+  OutputMode output_mode = OutputMode::kFinal;
+  int64_t output_return_period = 1;
+  int threads = 1;
+};
+
+// A step that torch runs; the callback works on tensors that alias the program's memory.
+struct HostCallInfo {
+  int index = 0;
+  StepDesc desc;
+};
+
+class Engine {
+ public:
+  Engine(Program program, RunConfig config);
+  ~Engine();
+
+  const Program& program() const { return program_; }
+  const RunConfig& config() const { return config_; }
+
+  void write_state(const std::string& name, const void* from, int64_t bytes);
+  void read_state(const std::string& name, void* to, int64_t bytes) const;
+
+  // Host calls: addresses are fixed for the life of the engine.
+  const std::vector<HostCallInfo>& host_calls() const { return host_calls_; }
+  void set_host_call(int index, std::function<void()> fn) { host_fns_.at(index) = std::move(fn); }
+  std::byte* address(const TensorRef& t) const { return fixed_bases_[t.region] + t.offset; }
+
+  // `poll` is called between stretches of steps on the calling thread; true stops the run with
+  // Interrupted.
+  void run(const std::vector<const void*>& inputs, const std::vector<void*>& outputs,
+           const std::function<bool()>& poll);
+  void interrupt() { stop_.store(true); }
+
+  int64_t scratch_bytes() const { return scratch_.bytes(); }
+
+ private:
+  struct Step {
+    KernelPtr kernel;
+    bool barrier_before = false;
+  };
+  // Steps [begin, end) run by the team in one launch, or one top-level step.
+  struct Stretch {
+    size_t begin = 0, end = 0;
+    bool team = true;
+  };
+  struct Loaded {
+    std::vector<Step> steps;
+    std::vector<Stretch> stretches;
+  };
+
+  Loaded load(const Section& section);
+  void place_barriers(const Section& section, Loaded& loaded) const;
+  void run_section(const Loaded& loaded, const std::function<bool()>& poll);
+  void run_stretch(const Loaded& loaded, const Stretch& stretch, int threads);
+  void check_errors() const;
+  const StateDesc& find_state(const std::string& name) const;
+
+  Program program_;
+  RunConfig config_;
+  Arena arena_, state_, scratch_, sums_;
+  Loaded micro_, update_;
+  std::vector<std::byte*> fixed_bases_, bases_;
+  std::vector<HostCallInfo> host_calls_;
+  std::vector<std::function<void()>> host_fns_;
+  std::unique_ptr<Barrier> barrier_;
+  std::atomic<bool> stop_{false};
+  int64_t rng_offset_ = -1;
+};
+
+// The kernel of a step; `host` makes the kernel of a host call.
+KernelPtr make_step(const StepDesc& desc, const std::function<KernelPtr(const StepDesc&)>& host);
+
+}  // namespace tessera

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// The only door into the core: text IR and options in, a runnable program out.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "runtime/engine.h"
+
+namespace tessera {
+
+struct CompileOptions {
+  bool training = false;
+  bool mean_reduction = true;
+  RunConfig run;
+};
+
+struct Constant {
+  const void* data = nullptr;
+  int64_t bytes = 0;
+};
+
+class Session {
+ public:
+  // `progress` is called with percent done.
+  Session(const std::string& text, const CompileOptions& options,
+          const std::unordered_map<std::string, Constant>& constants,
+          const std::function<void(int)>& progress);
+
+  Engine& engine() { return *engine_; }
+  const Engine& engine() const { return *engine_; }
+  // JSON: steps, kernels, host calls, bytes, passes.
+  std::string summary() const;
+
+ private:
+  struct Timing {
+    std::string name;
+    double ms;
+  };
+  std::unique_ptr<Engine> engine_;
+  std::vector<Timing> timings_;
+  double compile_ms_ = 0;
+};
+
+// Text names of all rows, for capture to know what runs natively.
+std::vector<std::string> native_ops();
+
+}  // namespace tessera

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PopTorch's API on virtual IPUs: models are captured, compiled and run by Tessera's C++ core."""
+
+# First, so that torch's OpenMP runtime is the one that the core finds loaded.
+import torch  # noqa: F401, I001
+
+from poptorch._version import __version__
+from poptorch._logging import logger, setLogLevel
+from poptorch._errors import Error, RecoverableError, UnrecoverableError, createPoptorchError
+from poptorch import enums, poptorch_core
+from poptorch.enums import *  # noqa: F403
+from poptorch.strategies import (
+    BlockId,
+    ParallelPhasedExecution,
+    Phase,
+    PipelinedExecution,
+    SerialPhasedExecution,
+    ShardedExecution,
+    Stage,
+)
+from poptorch.options import Attribute, ConfigFileError, Options, TensorLocationSettings
+from poptorch import optim
+from poptorch.capture import identity_loss, running_on_ipu as isRunningOnIpu
+from poptorch.custom_args import ICustomArgParser, registerCustomArgParser
+from poptorch._device import ipuHardwareIsAvailable, ipuHardwareVersion
+from poptorch._hooks import registerPostCompileHook, registerPreCompileHook
+from poptorch.dataloader import AsynchronousDataAccessor, DataLoader
+from poptorch.executor import PoplarExecutor, inferenceModel, trainingModel
+
+__all__ = [
+    "AsynchronousDataAccessor",
+    "Attribute",
+    "BlockId",
+    "ConfigFileError",
+    "DataLoader",
+    "Error",
+    "ICustomArgParser",
+    "Options",
+    "ParallelPhasedExecution",
+    "Phase",
+    "PipelinedExecution",
+    "PoplarExecutor",
+    "RecoverableError",
+    "SerialPhasedExecution",
+    "ShardedExecution",
+    "Stage",
+    "TensorLocationSettings",
+    "UnrecoverableError",
+    "__version__",
+    "createPoptorchError",
+    "enums",
+    "identity_loss",
+    "inferenceModel",
+    "ipuHardwareIsAvailable",
+    "ipuHardwareVersion",
+    "isRunningOnIpu",
+    "logger",
+    "optim",
+    "poptorch_core",
+    "registerCustomArgParser",
+    "registerPostCompileHook",
+    "registerPreCompileHook",
+    "setLogLevel",
+    "trainingModel",
+    *enums.__all__,
+]

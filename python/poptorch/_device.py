@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Questions about devices. Virtual IPUs are always there and present themselves as Mk2."""
+
+import os
+
+_VIRTUAL_IPU_VERSION = 2
+
+
+def _model_requested() -> bool:
+    names = ("POPTORCH_IPU_MODEL", "POPTORCH_SMALL_IPU_MODEL")
+    return any(os.environ.get(name, "0") not in ("", "0") for name in names)
+
+
+def ipuHardwareIsAvailable(num_ipus: int = 1) -> bool:
+    """Whether a device with ``num_ipus`` IPUs exists; False if the IPU Model is asked for."""
+    limit = int(os.environ.get("TESSERA_IPUS", "16"))
+    return not _model_requested() and 0 < num_ipus <= limit
+
+
+def ipuHardwareVersion() -> int:
+    """The architecture that virtual IPUs present themselves as: 2."""
+    assert ipuHardwareIsAvailable(), "No IPU hardware available on this system"
+    return _VIRTUAL_IPU_VERSION

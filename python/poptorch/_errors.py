@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The exception classes of the API and the translation of the core's exceptions into them."""
+
+from typing import Any, NoReturn
+
+PY_ERROR_TYPE = "poptorch_py_error"
+
+
+class Error(Exception):
+    """A mistake in the program or its data; the process and the executor stay usable.
+
+    Attributes:
+        message: the text without its context.
+        type: the component or category that raised it.
+        location: where in the program it happened; may be empty.
+    """
+
+    def __init__(self, message: str = "", type: str = PY_ERROR_TYPE, location: str = "") -> None:
+        self.message = message
+        self.type = type
+        self.location = location
+        super().__init__(self._format())
+
+    def _format(self) -> str:
+        text = f"'{self.type}': {self.message}"
+        if self.location:
+            text += f"\nError raised in:\n  [0] {self.location}"
+        return text
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (self.__class__, (self.message, self.type, self.location))
+
+
+class RecoverableError(Error):
+    """A fault of a device that a reset cures.
+
+    Attributes:
+        recovery_action: one of ``IPU_RESET``, ``LINK_RESET``, ``PARTITION_RESET``, ``FULL_RESET``.
+    """
+
+    def __init__(
+        self,
+        message: str = "",
+        type: str = PY_ERROR_TYPE,
+        location: str = "",
+        recovery_action: str = "FULL_RESET",
+    ) -> None:
+        self.recovery_action = recovery_action
+        super().__init__(message, type, location)
+
+    def _format(self) -> str:
+        head, _, tail = super()._format().partition("\nError raised in:")
+        text = f"{head}\nRecovery action required: {self.recovery_action}"
+        return text + (f"\nError raised in:{tail}" if tail else "")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (self.__class__, (self.message, self.type, self.location, self.recovery_action))
+
+
+class UnrecoverableError(Error):
+    """A fault of a device that needs someone to look at it."""
+
+
+# Programs import them from there, and pickles name them by that path.
+for _cls in (Error, RecoverableError, UnrecoverableError):
+    _cls.__module__ = "poptorch.poptorch_core"
+
+
+def createPoptorchError(msg: str) -> Error:
+    """Make (not raise) an error of the Python layer."""
+    return Error(msg)
+
+
+def not_yet(what: str) -> Error:
+    """The error of a part of the API that exists by name only."""
+    return Error(f"{what} is not available yet in this version.", type="not_yet")
+
+
+def raise_core_error(exc: BaseException) -> NoReturn:
+    """Raise the public exception for ``exc``, which the core raised."""
+    if isinstance(exc, Error):
+        raise exc
+    from poptorch import _core
+
+    message = str(getattr(exc, "message", None) or exc)
+    kind = str(getattr(exc, "type", None) or "poptorch_cpp_error")
+    location = str(getattr(exc, "location", None) or "")
+    if isinstance(exc, _core.RecoverableError):
+        action = str(getattr(exc, "recovery_action", None) or "FULL_RESET")
+        raise RecoverableError(message, kind, location, action) from None
+    cls = UnrecoverableError if isinstance(exc, _core.UnrecoverableError) else Error
+    raise cls(message, kind, location) from None

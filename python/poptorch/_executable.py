@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A compiled model: the core's program, and everything a call needs, worked out in advance so that
+the path of a call is short."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from poptorch import _core
+from poptorch._args import Bound, Template
+from poptorch._batching import Batching
+from poptorch._errors import Error, createPoptorchError, raise_core_error
+from poptorch._state import DTYPES
+
+_NARROWED = {torch.int64: torch.int32, torch.float64: torch.float32}
+# With tuples it takes half the time of torch.empty.
+_empty = torch.empty_strided
+_Tensor = torch.Tensor
+
+
+def backward_error() -> None:
+    """What ``backward()`` of a result does."""
+    raise createPoptorchError(
+        "backward() cannot be called explicitly on outputs of a PopTorch model: the backward pass "
+        "and the weight update are part of the call."
+    )
+
+
+class Executable:
+    """A program that is ready to run.
+
+    Args:
+        program: the core's program.
+        capture: what was captured.
+        batching: how many micro-batches a call holds.
+        template: the arguments it was compiled for.
+        bound: the call that it was compiled with.
+    """
+
+    def __init__(
+        self, program: Any, capture: Any, batching: Batching, template: Template, bound: Bound
+    ) -> None:
+        self.program = program
+        self.template = template
+        self._batching = batching
+        self._run = program.run
+        tensors = bound.tensors()
+        self._expected = [(t.dtype, t.shape) for t in tensors]
+        # Calls whose arguments are plain tensors in a known form skip binding and comparing:
+        # (number of positional arguments, names of the others) -> positions in `tensors`.
+        self.forms: dict[tuple[Any, ...], tuple[int, ...]] = {}
+        if len(program.inputs) != len(tensors):
+            raise createPoptorchError(
+                f"internal error: the program has {len(program.inputs)} inputs, the call has "
+                f"{len(tensors)}"
+            )
+        self._outputs = self._output_specs(program)
+        self._finish = self._make_finish(capture)
+
+    # Calling -------------------------------------------------------------------------------------
+
+    def match(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The tensors of a call in the order of capture, if it has a known form; else None."""
+        order = self.forms.get((len(args), *kwargs))
+        if order is None:
+            return None
+        values = args if not kwargs else (*args, *kwargs.values())
+        if order is not _IN_ORDER:
+            values = [values[i] for i in order]
+        for value, (dtype, shape) in zip(values, self._expected):  # noqa: B905
+            if (
+                type(value) is not _Tensor
+                or value.dtype is not dtype
+                or value.shape != shape
+                or not value.is_contiguous()
+                or not value.is_cpu
+                or value.requires_grad
+            ):
+                return None
+        return values
+
+    def learn(self, args: tuple[Any, ...], kwargs: dict[str, Any], bound: Bound) -> None:
+        """Remember the form of a call that was found to be right."""
+        values = (*args, *kwargs.values())
+        leaves = bound.tensors()
+        if not all(type(value) is _Tensor for value in values):
+            return
+        position = {id(value): i for i, value in enumerate(values)}
+        order = tuple(position.get(id(leaf), -1) for leaf in leaves)
+        if sorted(order) != list(range(len(values))):
+            return  # the same tensor twice, or tensors among the defaults
+        straight = order == tuple(range(len(values)))
+        self.forms[(len(args), *kwargs)] = _IN_ORDER if straight else order
+
+    def call(self, tensors: Any) -> Any:
+        """Run the program on prepared tensors."""
+        if self._batching.shares_inputs:
+            tensors = [self._batching.spread_inputs(t) for t in tensors]
+        try:
+            outputs = [_empty(shape, order, dtype=dtype) for shape, order, dtype in self._outputs]
+        except RuntimeError as exc:
+            raise Error(f"[memory] no memory for the outputs: {exc}", type="memory") from None
+        try:
+            self._run([t.data_ptr() for t in tensors], [t.data_ptr() for t in outputs])
+        except _core.Error as exc:
+            self.recover()
+            raise_core_error(exc)
+        except BaseException:
+            self.recover()
+            raise
+        return self._finish(tensors, outputs)
+
+    def recover(self) -> None:
+        """After a run that stopped half way: forget gradients that were accumulated so far."""
+        for name, dtype, shape in self.program.states:
+            if name.startswith("accum:"):
+                zeros = torch.zeros(tuple(shape), dtype=DTYPES[dtype])
+                self.program.write_state(name, zeros.data_ptr(), zeros.nbytes)
+
+    # Preparing -----------------------------------------------------------------------------------
+
+    def _output_specs(self, program: Any) -> list[tuple[Any, Any, torch.dtype]]:
+        self._micro_shapes = [torch.Size(shape) for _, _, shape in program.outputs]
+        count = self._batching.core_multiplier
+        specs = []
+        for (_, dtype, _), shape in zip(program.outputs, self._micro_shapes, strict=True):
+            full = Batching.output_shape(shape, count)
+            strides = torch.empty(full, device="meta").stride()
+            specs.append((tuple(full), strides, DTYPES[dtype]))
+        return specs
+
+    def _make_finish(self, capture: Any) -> Callable[[Any, list[torch.Tensor]], Any]:
+        """The function from the core's outputs to the result of the call."""
+        batching, shapes = self._batching, self._micro_shapes
+        count = len(self._outputs) - len(capture.input_writebacks)
+        narrowed = [
+            (i, _NARROWED[dtype])
+            for i, (_, _, dtype) in enumerate(self._outputs[:count])
+            if dtype in _NARROWED
+        ]
+        writebacks = capture.input_writebacks
+        picking = batching.needs_picking
+        rebuild = _quick_rebuild(capture, count)
+
+        def finish(inputs: Any, outputs: list[torch.Tensor]) -> Any:
+            if writebacks:
+                for position, index in writebacks:
+                    inputs[position].copy_(outputs[index])
+                del outputs[count:]
+            if picking:
+                outputs = [batching.pick(t, s) for t, s in zip(outputs, shapes, strict=False)]
+            for index, dtype in narrowed:
+                outputs[index] = outputs[index].to(dtype)
+            for tensor in outputs:
+                tensor.backward = backward_error
+            return rebuild(outputs)
+
+        return finish
+
+
+def _quick_rebuild(capture: Any, count: int) -> Callable[[list[torch.Tensor]], Any]:
+    """The function that puts outputs into what forward returned; short cuts for simple results."""
+    marks = [torch.empty(0) for _ in range(count)]
+    result = capture.rebuild(marks)
+    index = {id(mark): i for i, mark in enumerate(marks)}
+    if id(result) in index:
+        return lambda outputs: outputs[0]
+    if type(result) in (tuple, list) and all(id(item) in index for item in result):
+        order = [index[id(item)] for item in result]
+        if order == list(range(count)):
+            return type(result)
+    return capture.rebuild
+
+
+_IN_ORDER: tuple[int, ...] = (-1,)

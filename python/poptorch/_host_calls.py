@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ops that the core has no row for: at their place in the program torch runs them on tensors that
+alias the program's memory. Everything is bound once, so a call costs little more than the op."""
+
+import ctypes
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from poptorch._errors import createPoptorchError
+from poptorch._logging import logger
+from poptorch._state import DTYPES
+
+
+def bind_host_calls(program: Any) -> int:
+    """Give the program a function for each of its host calls; returns how many there are."""
+    warned = set()
+    calls = program.host_calls()
+    for call in calls:
+        program.set_host_call(call["index"], _bind(call))
+        target = call["target"]
+        if target not in warned:
+            warned.add(target)
+            where = f" ({call['where']})" if call.get("where") else ""
+            logger.warning(
+                "%s%s has no kernel of its own: it is run by torch on the host, step by step.",
+                target,
+                where,
+            )
+    return len(calls)
+
+
+def tensor_at(address: int, dtype: str, shape: Any, strides: Any) -> torch.Tensor:
+    """A tensor over memory that belongs to someone else, who must outlive it."""
+    kind = DTYPES[dtype]
+    shape, strides = tuple(shape), tuple(strides)
+    if 0 in shape:
+        return torch.empty(shape, dtype=kind)
+    size = 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
+    memory = (ctypes.c_char * (size * kind.itemsize)).from_address(address)
+    return torch.frombuffer(memory, dtype=kind).as_strided(shape, strides)
+
+
+def _bind(call: dict[str, Any]) -> Callable[[], None]:
+    op = _find(call["target"])
+    inputs = [tensor_at(*ref) for ref in call["inputs"]]
+    outputs = [tensor_at(*ref) for ref in call["outputs"]]
+    values = [_value(arg, inputs) for arg in call["args"]]
+    args, kwargs = _split(op, values)
+
+    def functional() -> None:
+        result = op(*args, **kwargs)
+        results = result if isinstance(result, (tuple, list)) else (result,)
+        for target, value in zip(outputs, results, strict=True):
+            target.copy_(value)
+
+    out_op, out_names = _out_variant(op, len(outputs))
+    if out_op is None:
+        return torch.no_grad()(functional)
+    targets = dict(zip(out_names, outputs, strict=True))
+    accepted = {argument.name for argument in out_op._schema.arguments}
+    out_kwargs = {key: value for key, value in kwargs.items() if key in accepted}
+
+    def in_place() -> None:
+        out_op(*args, **out_kwargs, **targets)
+
+    return torch.no_grad()(_first_usable(in_place, functional, outputs))
+
+
+def _first_usable(
+    in_place: Callable[[], None], functional: Callable[[], None], outputs: list[torch.Tensor]
+) -> Callable[[], None]:
+    """Decides in the first run, when there is real data, whether ``in_place`` can be used.
+
+    Some ops refuse their ``out`` argument, or put new memory behind it.
+    """
+    before = [(t.data_ptr(), t.shape) for t in outputs]
+    chosen: Callable[[], None] | None = None
+
+    def run() -> None:
+        nonlocal chosen
+        if chosen is not None:
+            chosen()
+            return
+        try:
+            in_place()
+            if before == [(t.data_ptr(), t.shape) for t in outputs]:
+                chosen = in_place
+                return
+        except RuntimeError:
+            pass
+        for tensor, (address, _) in zip(outputs, before, strict=True):
+            if tensor.data_ptr() != address:
+                raise createPoptorchError("torch replaced the memory of a host call's result")
+        functional()
+        chosen = functional
+
+    return run
+
+
+def _find(target: str) -> Any:
+    namespace, _, rest = target.partition("::")
+    name, _, overload = rest.partition(".")
+    try:
+        return getattr(getattr(getattr(torch.ops, namespace), name), overload or "default")
+    except AttributeError:
+        raise createPoptorchError(f"torch has no op {target}") from None
+
+
+def _value(arg: Any, inputs: list[torch.Tensor]) -> Any:
+    """An argument with references to inputs and names of dtypes replaced by what they stand for."""
+    if isinstance(arg, tuple) and len(arg) == 2 and arg[0] == "in":
+        return inputs[arg[1]]
+    if isinstance(arg, tuple) and len(arg) == 2 and arg[0] == "dtype":
+        return DTYPES[arg[1]]
+    if isinstance(arg, (list, tuple)):
+        return [_value(item, inputs) for item in arg]
+    return arg
+
+
+def _split(op: Any, values: list[Any]) -> tuple[list[Any], dict[str, Any]]:
+    args, kwargs = [], {}
+    for argument, value in zip(op._schema.arguments, values, strict=False):
+        if str(argument.type) == "Device" or str(argument.real_type) == "Optional[Device]":
+            value = None
+        if argument.kwarg_only:
+            kwargs[argument.name] = value
+        else:
+            args.append(value)
+    return args, kwargs
+
+
+def _out_variant(op: Any, outputs: int) -> tuple[Any, list[str]]:
+    """The overload that writes its results to given tensors, and the names of those arguments."""
+    wanted = [(a.name, str(a.type)) for a in op._schema.arguments if not a.kwarg_only]
+    packet = op.overloadpacket
+    for name in packet.overloads():
+        candidate = getattr(packet, name)
+        schema = candidate._schema
+        outs = [a.name for a in schema.arguments if a.is_out]
+        plain = [(a.name, str(a.type)) for a in schema.arguments if not a.kwarg_only]
+        if len(outs) == outputs and outs and plain == wanted:
+            return candidate, outs
+    return None, []

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The package's logger: ``poptorch::python`` on stderr, its level set by ``POPTORCH_LOG_LEVEL``."""
+
+import logging
+import os
+import sys
+
+LEVELS = {
+    "TRACE_ALL": 1,
+    "TRACE": 5,
+    "DEBUG": logging.DEBUG,
+    "DEBUG_IR": logging.DEBUG,
+    "INFO": logging.INFO,
+    "WARN": logging.WARNING,
+    "ERR": logging.ERROR,
+    "OFF": logging.CRITICAL + 10,
+}
+_INTEGER_LEVELS = {0: "TRACE", 1: "DEBUG", 2: "INFO", 3: "WARN", 4: "ERR", 6: "OFF"}
+_COLOURS = {"warning": "\033[1;33m", "error": "\033[1;31m", "critical": "\033[1;31m"}
+
+logger = logging.getLogger("poptorch::python")
+
+
+class _Formatter(logging.Formatter):
+    def __init__(self, colour: bool) -> None:
+        super().__init__(
+            "[%(asctime)s.%(msecs)03d] [poptorch::python] [%(levelname)s] %(message)s", "%H:%M:%S"
+        )
+        self._colour = colour
+
+    def format(self, record: logging.LogRecord) -> str:
+        name = record.levelname.lower()
+        shown = f"{_COLOURS[name]}{name}\033[0m" if self._colour and name in _COLOURS else name
+        # A copy, because other handlers see the same record.
+        copied = logging.makeLogRecord(record.__dict__)
+        copied.levelname = shown
+        return super().format(copied)
+
+
+def setLogLevel(level: str | int) -> None:
+    """Set the level of the package's log.
+
+    Args:
+        level: ``TRACE_ALL``, ``TRACE``, ``DEBUG``, ``DEBUG_IR``, ``INFO``, ``WARN``, ``ERR`` or
+            ``OFF``, or one of the older integers 0 (trace) to 4 (errors) and 6 (off).
+    """
+    if isinstance(level, int):
+        if level not in _INTEGER_LEVELS:
+            raise ValueError(f"Invalid log level integer {level}. Valid: {list(_INTEGER_LEVELS)}")
+        level = _INTEGER_LEVELS[level]
+    if level not in LEVELS:
+        raise ValueError(f"Unknown log level: {level}. Valid values are {', '.join(LEVELS)}")
+    logger.setLevel(LEVELS[level])
+
+
+def _install() -> None:
+    if not logger.handlers:
+        handler = logging.StreamHandler()
+        handler.setFormatter(_Formatter(sys.stdout.isatty() and sys.stderr.isatty()))
+        logger.addHandler(handler)
+    setLogLevel(os.environ.get("POPTORCH_LOG_LEVEL", "WARN"))
+
+
+_install()

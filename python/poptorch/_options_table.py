@@ -1,0 +1,540 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One option = one row. Setter, check, documentation, repr and cache key come from the row; an
+option that takes several values at once has rows for them and a method in ``options.py``."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import torch
+
+from poptorch.enums import (
+    CommGroupType,
+    ConnectionType,
+    MeanReductionStrategy,
+    OutputMode,
+    ReductionType,
+    SyncPattern,
+)
+
+
+class _Unset:
+    def __repr__(self) -> str:
+        return "UNSET"
+
+    def __copy__(self) -> "_Unset":
+        return self
+
+    def __deepcopy__(self, memo: Any) -> "_Unset":
+        return self
+
+
+UNSET = _Unset()
+
+
+class Effect(Enum):
+    """What an option changes; only the first kind is part of the key of a compiled program."""
+
+    PROGRAM = "changes the compiled program"
+    HOST = "changes what the host does, not the compiled program"
+    RECORDED = "recorded, no effect on virtual IPUs"
+
+
+@dataclass(frozen=True)
+class Option:
+    """A row: where the value is stored, how it is set and checked, and what it changes."""
+
+    section: str
+    key: str
+    effect: Effect
+    doc: str
+    #: UNSET: the key exists only once it has been set.
+    default: Any = UNSET
+    #: Name of the generated method; empty when the value is set by a method in options.py.
+    setter: str = ""
+    argument: str = ""
+    argument_default: Any = UNSET
+    #: Takes the value, raises if it is wrong, returns what to store.
+    check: Callable[[Any], Any] | None = None
+    #: The setter takes a member of this; an int is stored, the form that programs read back.
+    enum: type[Enum] | None = None
+    #: Stored among the backend options (``_Popart``) under ``key``.
+    backend: bool = False
+
+
+# Checks -------------------------------------------------------------------------------------------
+
+
+def instance_of(kind: type) -> Callable[[Any], Any]:
+    """An instance of ``kind``."""
+
+    def check(value: Any) -> Any:
+        assert isinstance(value, kind), f"Expected {kind.__name__}, got {value!r}"
+        return value
+
+    return check
+
+
+def _reduction(value: Any) -> Any:
+    if value not in (ReductionType.Mean, ReductionType.Sum) or not isinstance(value, ReductionType):
+        raise ValueError(
+            "accumulationAndReplicationReductionType must be set to "
+            "poptorch.ReductionType.Mean or poptorch.ReductionType.Sum"
+        )
+    return value
+
+
+def _bool_named(what: str) -> Callable[[Any], Any]:
+    def check(value: Any) -> Any:
+        assert isinstance(value, bool), f"{what} needs to be set to a bool, got {value!r}"
+        return value
+
+    return check
+
+
+def _repeat_limit(value: Any) -> int:
+    return 2**64 - 1 if value is None else value
+
+
+def _memory_proportions(value: dict[Any, float]) -> dict[int, float]:
+    result = {}
+    for key, proportion in value.items():
+        if isinstance(key, int):
+            result[key] = proportion
+            continue
+        text = str(key)
+        assert text.startswith("IPU") and text[3:].isdigit(), (
+            f"Invalid key: {key}. Keys are IPU followed by a number, such as IPU0."
+        )
+        result[int(text[3:])] = proportion
+    return result
+
+
+def _io_tiles(value: int) -> int:
+    assert isinstance(value, int) and 32 <= value <= 192 and value % 2 == 0, (
+        "numIOTiles must be an even number between 32 and 192."
+    )
+    return value
+
+
+def _location(value: Any) -> dict[str, Any]:
+    # A dict is the stored form; the settings object knows how to become one.
+    if isinstance(value, dict):
+        return dict(value)
+    assert hasattr(value, "minElementsForOffChip"), (
+        f"Expected a poptorch.TensorLocationSettings, got {value!r}"
+    )
+    return value.toDict()
+
+
+def partials_name(dtype: Any) -> str:
+    """The backend's word for an accumulation type."""
+    if dtype not in (torch.float, torch.half):
+        raise ValueError("parameter to setPartialsType should be torch.float or torch.half")
+    return "half" if dtype == torch.half else "float"
+
+
+def _synthetic_mode(enabled: bool) -> int:
+    return 2 if enabled else 0
+
+
+P, H, R = Effect.PROGRAM, Effect.HOST, Effect.RECORDED
+
+OPTIONS: tuple[Option, ...] = (
+    # General -------------------------------------------------------------------------------------
+    Option(
+        "Options",
+        "replication_factor",
+        P,
+        "Number of copies of the model in this process.",
+        default=1,
+        setter="replicationFactor",
+    ),
+    Option(
+        "Options",
+        "input_group_size",
+        P,
+        "How many replicas share one slice of the inputs; see inputReplicaGrouping.",
+        default=1,
+    ),
+    Option(
+        "Options",
+        "input_cgt",
+        P,
+        "Which replicas share one slice of the inputs; see inputReplicaGrouping.",
+        default=CommGroupType.Consecutive,
+    ),
+    Option(
+        "Options",
+        "broadcast_buffers",
+        P,
+        "Whether all replicas hold one common value of each buffer.",
+        default=True,
+        setter="broadcastBuffers",
+        argument_default=True,
+    ),
+    Option(
+        "Options",
+        "device_iterations",
+        P,
+        "Steps run on the device per call before control returns to the host.",
+        default=1,
+        setter="deviceIterations",
+    ),
+    Option(
+        "Options",
+        "log_dir",
+        R,
+        "Where log files of the backend go.",
+        default=".",
+        setter="logDir",
+    ),
+    Option(
+        "Options",
+        "max_repeat_logs",
+        R,
+        "How often one log line may be repeated; None for no limit.",
+        default=4,
+        setter="maxRepeatLogs",
+        argument="max_lines",
+        check=_repeat_limit,
+    ),
+    Option(
+        "Options",
+        "auto_round_num_ipus",
+        H,
+        "Allow reserving the next power of two of IPUs.",
+        default=False,
+        setter="autoRoundNumIPUs",
+        argument_default=True,
+    ),
+    Option(
+        "Options",
+        "anchored_tensors",
+        P,
+        "Internal tensors that are returned after each call; see anchorTensor.",
+        default={},
+    ),
+    Option(
+        "Options",
+        "output_mode",
+        P,
+        "Which outputs of a call are returned; see outputMode.",
+        default=int(OutputMode.Default),
+        enum=OutputMode,
+    ),
+    Option(
+        "Options",
+        "output_return_period",
+        P,
+        "The period of OutputMode.EveryN; see outputMode.",
+        default=1,
+    ),
+    Option(
+        "Options",
+        "connection_type",
+        H,
+        "When the executor attaches to its devices.",
+        default=int(ConnectionType.Always),
+        setter="connectionType",
+        enum=ConnectionType,
+    ),
+    Option(
+        "Options",
+        "sync_pattern",
+        R,
+        "Synchronisation pattern between IPUs.",
+        default=int(SyncPattern.Full),
+        setter="syncPattern",
+        enum=SyncPattern,
+    ),
+    Option(
+        "Options",
+        "available_memory_proportion",
+        R,
+        'Share of tile memory that large ops may use as scratch, per IPU: ``{"IPU0": 0.5}``.',
+        default={},
+        setter="setAvailableMemoryProportion",
+        check=_memory_proportions,
+    ),
+    Option(
+        "Options",
+        "model_name",
+        H,
+        "Name of the model in reports.",
+        setter="modelName",
+        argument="name",
+        check=instance_of(str),
+    ),
+    Option(
+        "Options",
+        "use_model",
+        H,
+        "Target the IPU Model; overrides the environment variable POPTORCH_IPU_MODEL.",
+        setter="useIpuModel",
+        check=instance_of(bool),
+    ),
+    Option(
+        "Options",
+        "ipu_id",
+        R,
+        "Use the IPU device with this id.",
+        setter="useIpuId",
+        check=instance_of(int),
+    ),
+    Option(
+        "Options",
+        "ipu_version",
+        H,
+        "Version of the IPU that is compiled for; see useOfflineIpuTarget.",
+    ),
+    Option(
+        "Options",
+        "random_seed",
+        H,
+        "Seed of the random numbers drawn on the device; see randomSeed.",
+        check=instance_of(int),
+    ),
+    Option(
+        "Options",
+        "updatable_named_buffers",
+        H,
+        "Buffers that copyNamedBuffersToDevice may refresh alone.",
+        default=[],
+        setter="updatableNamedBuffers",
+        argument="buffers",
+    ),
+    Option(
+        "Options",
+        "_relax_optimizer_checks",
+        H,
+        "Report unexpected optimizer attributes at debug level instead of as warnings.",
+        default=False,
+        setter="relaxOptimizerAttributesChecks",
+        argument="relax",
+        argument_default=True,
+    ),
+    Option(
+        "Options",
+        "_show_compilation_progress_bar",
+        H,
+        "Show the progress of a compilation.",
+        default=True,
+        setter="showCompilationProgressBar",
+        argument="show",
+        argument_default=True,
+    ),
+    Option(
+        "Options",
+        "_module_namescope_enabled",
+        H,
+        "Prefix the names of ops with the path of their module; see disableModuleNamescope.",
+        default=True,
+    ),
+    Option(
+        "Options",
+        "_source_location_excludes",
+        H,
+        "Fragments of paths that are hidden from reported source locations.",
+        default=["install/poptorch", "site-packages/torch", "site-packages/poptorch"],
+        setter="sourceLocationExcludes",
+        argument="excludes",
+        check=list,
+    ),
+    Option(
+        "Options",
+        "enableStableNorm",
+        R,
+        "Slower, more accurate normalisation; ours is always the accurate one.",
+        setter="enableStableNorm",
+        argument="enabled",
+        backend=True,
+    ),
+    Option(
+        "Options",
+        "syntheticDataMode",
+        R,
+        "Generate inputs on the device instead of transferring them.",
+        setter="enableSyntheticData",
+        argument="enabled",
+        check=_synthetic_mode,
+        backend=True,
+    ),
+    Option(
+        "Options",
+        "instrumentWithHardwareCycleCounter",
+        H,
+        "Measure the cycles of a call; needed by cycleCount().",
+        default=False,
+        setter="logCycleCount",
+        argument="log_cycle_count",
+        backend=True,
+    ),
+    Option(
+        "Options",
+        "rearrangeAnchorsOnHost",
+        R,
+        "Rearrange outputs on the host instead of on the device.",
+        default=False,
+        backend=True,
+    ),
+    # Training ------------------------------------------------------------------------------------
+    Option(
+        "Training",
+        "gradient_accumulation",
+        P,
+        "Micro-batches whose gradients are accumulated before one weight update.",
+        default=1,
+        setter="gradientAccumulation",
+    ),
+    Option(
+        "Training",
+        "accumulation_and_replication_reduction_type",
+        P,
+        "Whether gradients are summed or averaged over accumulation steps and replicas.",
+        default=ReductionType.Mean,
+        setter="accumulationAndReplicationReductionType",
+        argument="reduction_type",
+        check=_reduction,
+    ),
+    Option(
+        "Training",
+        "meanAccumulationAndReplicationReductionStrategy",
+        P,
+        "When the division of a mean reduction happens.",
+        default=MeanReductionStrategy.Post,
+        setter="setMeanAccumulationAndReplicationReductionStrategy",
+        argument="mean_reduction_strategy",
+    ),
+    Option(
+        "Training",
+        "automaticLossScalingSettings.enabled",
+        P,
+        "Let the device adjust the loss scale during training.",
+        setter="setAutomaticLossScaling",
+        argument="enabled",
+        backend=True,
+    ),
+    # Precision -----------------------------------------------------------------------------------
+    Option(
+        "Precision",
+        "enableFloatingPointExceptions",
+        P,
+        "Fail a run that computes a NaN, an overflow or a division by zero.",
+        setter="enableFloatingPointExceptions",
+        argument="enabled",
+        check=_bool_named("enableFloatingPointExceptions"),
+        backend=True,
+    ),
+    Option(
+        "Precision",
+        "enableStochasticRounding",
+        P,
+        "Round to float16 at random, keeping the expectation.",
+        setter="enableStochasticRounding",
+        argument="enabled",
+        check=_bool_named("enableStochasticRounding"),
+        backend=True,
+    ),
+    # Tensor locations ----------------------------------------------------------------------------
+    Option(
+        "TensorLocations",
+        "numIOTiles",
+        R,
+        "Tiles set aside for I/O.",
+        setter="numIOTiles",
+        argument="num_tiles",
+        check=_io_tiles,
+    ),
+    Option(
+        "TensorLocations",
+        "location_activation",
+        R,
+        "Where activations are stored.",
+        setter="setActivationLocation",
+        argument="location",
+        check=_location,
+    ),
+    Option(
+        "TensorLocations",
+        "location_weight",
+        R,
+        "Where weights are stored.",
+        setter="setWeightLocation",
+        argument="location",
+        check=_location,
+    ),
+    Option(
+        "TensorLocations",
+        "location_optimizer",
+        R,
+        "Where optimizer state is stored.",
+        setter="setOptimizerLocation",
+        argument="location",
+        check=_location,
+    ),
+    Option(
+        "TensorLocations",
+        "location_accumulator",
+        R,
+        "Where gradient accumulators are stored.",
+        setter="setAccumulatorLocation",
+        argument="location",
+        check=_location,
+    ),
+    # Distributed ---------------------------------------------------------------------------------
+    Option("Distributed", "num_distributed_processes", P, "Number of processes.", default=1),
+    Option("Distributed", "distributed_process_id", H, "Index of this process.", default=0),
+    Option("Distributed", "ipuof_configs", R, "Partition configurations.", default={}),
+    # Location settings ---------------------------------------------------------------------------
+    Option(
+        "TensorLocationSettings",
+        "minElementsForOffChip",
+        R,
+        "Smaller tensors stay on chip.",
+        setter="minElementsForOffChip",
+        argument="min_elements",
+        check=instance_of(int),
+    ),
+    Option(
+        "TensorLocationSettings",
+        "minElementsForReplicatedTensorSharding",
+        R,
+        "Smaller tensors are not sharded over replicas.",
+        setter="minElementsForReplicatedTensorSharding",
+        argument="min_elements",
+        check=instance_of(int),
+    ),
+    Option("TensorLocationSettings", "onChip", R, "Keep the tensors on chip."),
+    Option(
+        "TensorLocationSettings",
+        "useReplicatedTensorSharding",
+        R,
+        "Shard the tensors over replicas.",
+        setter="useReplicatedTensorSharding",
+        argument="use",
+        argument_default=True,
+        check=lambda use: int(instance_of(int)(use)),
+    ),
+    Option(
+        "TensorLocationSettings",
+        "useIOTilesToLoad",
+        R,
+        "Load through I/O tiles.",
+        setter="useIOTilesToLoad",
+        argument="use",
+        argument_default=True,
+        check=lambda use: int(instance_of(int)(use)),
+    ),
+    Option(
+        "TensorLocationSettings",
+        "useIOTilesToStore",
+        R,
+        "Store through I/O tiles.",
+        setter="useIOTilesToStore",
+        argument="use",
+        argument_default=True,
+        check=lambda use: int(instance_of(int)(use)),
+    ),
+)

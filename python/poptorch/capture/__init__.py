@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Capture of a PyTorch model as text IR.
+
+    captured = capture(model, args, kwargs, training=True, native_ops=ops, name="training")
+    text = captured.with_optimizer(['optimize "sgd" 0 [%0] {momentum=1, nesterov=0}'])
+
+The heavy parts of torch are only loaded by the first capture.
+"""
+
+import threading
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from . import structure
+from .placement import current_placement, reset_placement, set_placement
+from .state import running_on_ipu
+
+__all__ = [
+    "Capture",
+    "InputInfo",
+    "OutputInfo",
+    "StateInfo",
+    "capture",
+    "current_placement",
+    "identity_loss",
+    "reset_placement",
+    "running_on_ipu",
+    "set_placement",
+]
+
+_lock = threading.Lock()  # torch's tag for new nodes is global to the process
+
+
+@dataclass
+class StateInfo:
+    """A parameter or buffer that the program uses.
+
+    Attributes:
+        name: its name in the text.
+        all_names: all names the model knows it by.
+        tensor: the user's tensor.
+        trainable: whether it has a gradient.
+        value: how the text refers to it, for example "%3".
+        updated: whether the program gives it a new value by itself (running statistics).
+    """
+
+    name: str
+    all_names: list[str]
+    tensor: torch.Tensor
+    trainable: bool
+    value: str
+    updated: bool = False
+
+
+@dataclass
+class InputInfo:
+    """A tensor argument; `used` is False if the program never reads it."""
+
+    name: str
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    used: bool
+
+
+@dataclass
+class OutputInfo:
+    """A tensor that the program returns, per micro-batch."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+
+
+@dataclass
+class Capture:
+    """A captured model.
+
+    Attributes:
+        text: the IR without its `optimize` lines.
+        params: parameters the program uses, in the order of the text.
+        buffers: buffers the program uses; the random state "rng" is the core's own and not listed.
+        constants: tensors the text refers to by name.
+        inputs: one per tensor among (args, kwargs), in the order of structure.argument_leaves and of the text.
+        outputs: one per value on the text's `output` line, the last ones being input write-backs.
+        input_writebacks: (input index, output index) of inputs that forward changes in place.
+        loss_index: which output is the loss, None if forward does not return it.
+        loss_value: how the text refers to the loss, None in inference.
+        host_ops: (ATen op, (file, line)) of each op that torch runs on the host.
+        source_lines: (file, line) of each location in the text.
+        uses_rng: whether the program draws random numbers.
+    """
+
+    text: str
+    params: list[StateInfo]
+    buffers: list[StateInfo]
+    constants: dict[str, torch.Tensor]
+    inputs: list[InputInfo]
+    outputs: list[OutputInfo]
+    input_writebacks: list[tuple[int, int]]
+    loss_index: int | None
+    loss_value: str | None
+    host_ops: list[tuple[str, tuple[str, int]]]
+    source_lines: list[tuple[str, int]]
+    uses_rng: bool
+    _result: Any = None
+    _leaves: list = field(default_factory=list)
+    _head: list = field(default_factory=list)
+    _tail: list = field(default_factory=list)
+
+    def with_optimizer(self, lines):
+        """The text with `optimize` lines put in."""
+        indented = [f"  {line.strip()}" for line in lines]
+        return "\n".join([*self._head, *indented, *self._tail]) + "\n"
+
+    def rebuild(self, tensors):
+        """What forward returned, with its tensors replaced by the program's outputs.
+
+        `tensors` has one entry per output; write-backs may be left out.
+        """
+        found = [tensors[leaf] if kind == "value" else leaf for kind, leaf in self._leaves]
+        return structure.rebuild(self._result, iter(found))
+
+
+def identity_loss(x, reduction):
+    """Marks `x`, reduced by "sum", "mean" or "none", as the loss of the model.
+
+    Needed for a loss that is not one of torch.nn's, or that combines several. Outside a captured model it
+    just computes the reduction.
+    """
+    from .intercept import identity_loss as mark
+
+    return mark(x, reduction)
+
+
+def capture(model, args, kwargs, *, training, native_ops, name):
+    """Captures one call `model(*args, **kwargs)` as text IR; returns a Capture.
+
+    Args:
+        model: the user's module; it is run once on fake tensors and left as it was.
+        args: positional arguments with micro-batch tensors, in any nesting.
+        kwargs: keyword arguments, likewise.
+        training: whether to differentiate the loss that the model computes.
+        native_ops: names of the rows that the core has.
+        name: name of the graph.
+    """
+    from .emit import emit
+    from .trace import trace_model
+
+    native_ops = frozenset(native_ops)
+    with _lock:
+        traced = trace_model(model, args, kwargs, training=training, native_ops=native_ops)
+        emitted = emit(traced, native_ops, name)
+    return _result(traced, emitted)
+
+
+def _result(traced, e):
+    updated = {id(v) for v in e.updated}
+    graded = {id(s) for s in traced.grads}
+
+    def info(slot, value):
+        return StateInfo(
+            name=slot.names[0],
+            all_names=list(slot.names),
+            tensor=slot.tensor,
+            trainable=id(slot) in graded,
+            value=f"%{value.number}",
+            updated=id(value) in updated,
+        )
+
+    return Capture(
+        text="\n".join([*e.head, *e.tail]) + "\n",
+        params=[info(s, v) for s, v in e.params],
+        buffers=[info(s, v) for s, v in e.buffers],
+        constants=e.constants,
+        inputs=[
+            InputInfo(v.name, v.dtype, v.shape, used) for v, used in zip(e.inputs, e.inputs_used)
+        ],
+        outputs=[OutputInfo(v.dtype, v.shape) for v in e.outputs],
+        input_writebacks=e.input_writebacks,
+        loss_index=e.loss_index,
+        loss_value=None if e.loss is None else f"%{e.loss.number}",
+        host_ops=e.host_ops,
+        source_lines=[(tag.file, tag.line) for tag in e.locations],
+        uses_rng=e.uses_rng,
+        _result=_without_fakes(traced),
+        _leaves=traced.result_leaves,
+        _head=e.head,
+        _tail=e.tail,
+    )
+
+
+def _without_fakes(traced):
+    """The result's structure; its fake tensors would keep the whole trace alive."""
+    leaves = [torch.empty(0) for _ in traced.result_leaves]
+    return structure.rebuild(traced.result, iter(leaves))

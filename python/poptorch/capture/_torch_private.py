@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every private torch API that capture needs, so that a new torch release breaks one file and one test file."""
+
+import contextlib
+import types
+
+import torch
+import torch.fx.traceback as fx_traceback
+import torch.nn.functional as functional
+import torch.utils.checkpoint as torch_checkpoint
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+)
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+
+__all__ = [
+    "DataDependentOutputException",
+    "DynamicOutputShapeException",
+    "FakeTensor",
+    "FakeTensorMode",
+    "TorchDispatchMode",
+    "TorchFunctionMode",
+    "constant_of",
+    "functional_body",
+    "module_hooks",
+    "next_sequence_number",
+    "patched_torch",
+    "running_sequence_number",
+    "set_node_tag",
+    "trace",
+    "without_modes",
+]
+
+
+def trace(function, fakes, decompositions):
+    """ATen graph of `function(*fakes)`; nodes carry the tag set by set_node_tag in meta["custom"]."""
+    with fx_traceback.preserve_node_meta():
+        return make_fx(
+            function, decomposition_table=decompositions, _allow_non_fake_inputs=True
+        )(*fakes)
+
+
+def set_node_tag(tag):
+    """Every node made from now on carries `tag`."""
+    fx_traceback.current_meta["custom"] = tag
+
+
+def next_sequence_number():
+    """Number that the next autograd node made by this thread will have."""
+    return torch.autograd._get_sequence_nr()
+
+
+def running_sequence_number():
+    """Number of the autograd node whose backward runs now, None outside backward."""
+    node = torch._C._current_autograd_node()
+    return None if node is None else node._sequence_nr()
+
+
+def constant_of(tensor):
+    """The known value of a fake tensor made from Python data, or None."""
+    return tensor.constant if isinstance(tensor, FakeTensor) else tensor
+
+
+def without_modes(make):
+    """make(), on real tensors whatever modes are active."""
+    with _disable_current_modes():
+        return make()
+
+
+def _no_override(*_args, **_kwargs):
+    return False
+
+
+_bodies = {}
+
+
+def functional_body(function):
+    """A copy of a Python function of torch.nn.functional that does not look for overrides.
+
+    A TorchFunctionMode is off while its handler runs, so calls inside the function would be missed; running this
+    copy with the mode on again sees them and does not recurse. None for functions that have no Python body.
+    """
+    body = _bodies.get(function)
+    if body is None and getattr(function, "__module__", "") == functional.__name__:
+        code = getattr(function, "__code__", None)
+        if code is None or code.co_filename != functional.__file__:
+            return None
+        scope = dict(
+            function.__globals__,
+            has_torch_function=_no_override,
+            has_torch_function_unary=_no_override,
+            has_torch_function_variadic=_no_override,
+        )
+        body = types.FunctionType(
+            code, scope, function.__name__, function.__defaults__, function.__closure__
+        )
+        body.__kwdefaults__ = function.__kwdefaults__
+        _bodies[function] = body
+    return body
+
+
+class _PlainCheckpoint:
+    """Checkpointed regions are just called: what to recompute is the compiler's choice."""
+
+    @staticmethod
+    def apply(function, _preserve_rng, *args):
+        return function(*args)
+
+
+def _plain_checkpoint_generator(*_args, **_kwargs):
+    yield
+
+
+@contextlib.contextmanager
+def patched_torch():
+    """While capturing: checkpoint runs plainly, RNNs decompose, distributions do not look at values."""
+    saved_function = torch_checkpoint.CheckpointFunction
+    saved_generator = torch_checkpoint._checkpoint_without_reentrant_generator
+    distribution = torch.distributions.Distribution
+    validate = distribution._validate_args
+    mkldnn = torch._C._get_mkldnn_enabled()
+    torch_checkpoint.CheckpointFunction = _PlainCheckpoint
+    torch_checkpoint._checkpoint_without_reentrant_generator = _plain_checkpoint_generator
+    distribution._validate_args = False
+    torch._C._set_mkldnn_enabled(False)  # or torch.lstm becomes one opaque mkldnn_rnn_layer
+    try:
+        yield
+    finally:
+        torch_checkpoint.CheckpointFunction = saved_function
+        torch_checkpoint._checkpoint_without_reentrant_generator = saved_generator
+        distribution._validate_args = validate
+        torch._C._set_mkldnn_enabled(mkldnn)
+
+
+@contextlib.contextmanager
+def module_hooks(before, after):
+    """Calls before(module, args) and after(module, args, result) around every module's forward."""
+    hooks = torch.nn.modules.module
+    first = hooks.register_module_forward_pre_hook(before)
+    second = hooks.register_module_forward_hook(after, always_call=True)
+    try:
+        yield
+    finally:
+        first.remove()
+        second.remove()

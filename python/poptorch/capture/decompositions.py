@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ATen ops that are taken apart while tracing, because they hide a write that only tracing can show.
+
+All other composite ops are lowered when the text is written (lower_*.py): that costs no tracing.
+"""
+
+import torch
+
+aten = torch.ops.aten
+
+
+def _native_batch_norm(x, weight, bias, mean, var, training, momentum, eps):
+    """The schema of native_batch_norm does not say that it changes the running statistics."""
+    if mean is None and var is None:
+        return aten._native_batch_norm_legit.no_stats(x, weight, bias, training, momentum, eps)
+    if not training:
+        return aten._native_batch_norm_legit_no_training(x, weight, bias, mean, var, momentum, eps)
+    out, save_mean, save_rstd, new_mean, new_var = aten._native_batch_norm_legit_functional(
+        x, weight, bias, mean, var, training, momentum, eps
+    )
+    mean.copy_(new_mean)
+    var.copy_(new_var)
+    return out, save_mean, save_rstd
+
+
+_table = None
+
+
+def trace_table():
+    """Decompositions for make_fx."""
+    global _table
+    if _table is None:
+        _table = {aten.native_batch_norm.default: _native_batch_norm}
+    return _table

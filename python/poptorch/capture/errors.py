@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Errors of capture, each with the user's file, line and source text, and with what to write instead."""
+
+import linecache
+import os
+import sys
+
+_HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_internal_code = {}
+
+
+def _torch_root():
+    import torch
+
+    return os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
+
+
+_TORCH = _torch_root()
+
+
+def is_internal(code):
+    """Whether a code object belongs to torch or to this package rather than to the user."""
+    known = _internal_code.get(code)
+    if known is None:
+        name = code.co_filename
+        known = name.startswith((_TORCH, _HERE, "<")) and not name.startswith("<ipython")
+        _internal_code[code] = known
+    return known
+
+
+def user_frame(frame=None):
+    """(file, line) of the innermost frame that is the user's, ("", 0) if there is none."""
+    frame = frame or sys._getframe(1)
+    while frame is not None:
+        if not is_internal(frame.f_code):
+            return frame.f_code.co_filename, frame.f_lineno
+        frame = frame.f_back
+    return "", 0
+
+
+def user_line_of(error):
+    """(file, line) of the user's frame nearest to where `error` was raised."""
+    found = ("", 0)
+    trace = error.__traceback__
+    while trace is not None:
+        if not is_internal(trace.tb_frame.f_code):
+            found = trace.tb_frame.f_code.co_filename, trace.tb_lineno
+        trace = trace.tb_next
+    return found
+
+
+def describe(where):
+    """`file:line` and the source text, for messages."""
+    file, line = where
+    if not file:
+        return "unknown line"
+    text = linecache.getline(file, line).strip()
+    return f"{file}:{line}" + (f"\n    {text}" if text else "")
+
+
+def make_error(message, where=("", 0)):
+    """A poptorch.Error that names the user's line."""
+    from poptorch._errors import Error
+
+    file, line = where
+    location = f"{file}:{line}" if file else ""
+    full = f"{message}\n  at {describe(where)}" if file else message
+    return Error(full, location=location)
+
+
+_STATIC = "A model is captured once and compiled into a fixed program"
+
+_ADVICE = {
+    "value": (
+        "{what} reads the value of a tensor while the model is being captured. "
+        f"{_STATIC}, so Python cannot depend on values that exist only when it runs "
+        "(aten::item is only supported in eager mode). Keep the value in a tensor: use torch.where, "
+        "torch.clamp or a mask instead of `if`, or return the tensor and read it after the call."
+    ),
+    "shape": (
+        "The shape of the result of {what} depends on the data. "
+        f"{_STATIC} with fixed shapes. Use a mask instead: torch.where(mask, x, 0), x * mask, "
+        "masked sums, or torch.topk with a fixed k."
+    ),
+}
+
+SHAPE_OPS = ("nonzero", "unique", "masked_select", "index", "repeat_interleave", "bincount", "nms")
+
+
+def data_dependent(kind, what, where):
+    """The error for reading a value ("value") or making a shape from data ("shape") in forward."""
+    return make_error(_ADVICE[kind].format(what=what), where)
+
+
+def describe_dynamic_op(func):
+    """A name the user knows for an ATen op whose output shape depends on data."""
+    name = str(func).replace("aten.", "").split(".")[0]
+    if name == "index" or name == "nonzero":
+        return "torch.nonzero (or indexing with a boolean mask)"
+    return "torch." + name.strip("_").removesuffix("2")

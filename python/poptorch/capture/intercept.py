@@ -1,0 +1,348 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls of torch functions that capture sees before autograd does: losses, attention, dropout, value reads.
+
+Everything not listed here is left to ATen.
+"""
+
+import math
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+
+from . import _torch_private as private
+from . import library, state
+from .errors import data_dependent, user_frame
+
+_VALUE_READS = {
+    torch.Tensor.tolist: ".tolist()",
+    torch.Tensor.numpy: ".numpy()",
+    torch.Tensor.__array__: "Conversion to a NumPy array",
+}
+
+_LOSS_NAMES = (
+    "binary_cross_entropy binary_cross_entropy_with_logits cosine_embedding_loss cross_entropy "
+    "cross_entropy_loss ctc_loss gaussian_nll_loss hinge_embedding_loss huber_loss kl_div l1_loss "
+    "linear_cross_entropy margin_ranking_loss mse_loss multi_margin_loss multilabel_margin_loss "
+    "multilabel_soft_margin_loss nll_loss nll_loss2d nll_loss_nd poisson_nll_loss smooth_l1_loss "
+    "soft_margin_loss triplet_margin_loss triplet_margin_with_distance_loss"
+).split()
+# The same name in three namespaces is three functions.
+LOSSES = frozenset(
+    getattr(space, name)
+    for space in (F, torch, torch._C._nn)
+    for name in _LOSS_NAMES
+    if hasattr(space, name)
+)
+
+
+def mark_loss(session, tensor):
+    """Remembers a tensor as a loss of the running capture; returns what the user goes on with."""
+    if not session.training or not isinstance(tensor, torch.Tensor):
+        return tensor
+    where = user_frame()
+    if tensor.grad_fn is None:
+        session.detached_losses.append((tensor, where))
+        return tensor
+    kept = library.MarkLoss.apply(tensor)
+    session.losses.append((kept, where))
+    # The user gets another tensor, so that changing it in place leaves the marked one as it was.
+    return library.MarkLoss.apply(kept)
+
+
+def identity_loss(x, reduction):
+    """Marks `x`, reduced by "sum", "mean" or "none", as the loss to differentiate.
+
+    Needed for losses that are not one of torch.nn's, or that combine several. Outside a captured model it only
+    computes the reduction.
+    """
+    assert reduction in ("sum", "mean", "none"), "Unsupported reduction type!"
+    session = state.current()
+    marks = session is not None and session.in_forward and session.training
+    if reduction == "none":
+        value = x if marks and x.grad_fn is not None else x.clone()
+    else:
+        value = x.sum() if reduction == "sum" else x.mean()
+    return mark_loss(session, value) if marks else value
+
+
+def _attention(mode, func, args, kwargs):
+    return _attention_call(mode.session, *args, **kwargs)
+
+
+def _attention_call(
+    session,
+    query,
+    key,
+    value,
+    attn_mask=None,
+    dropout_p=0.0,
+    is_causal=False,
+    scale=None,
+    enable_gqa=False,
+):
+    if is_causal and attn_mask is not None:
+        raise RuntimeError(
+            "scaled_dot_product_attention: Explicit attn_mask should not be set when is_causal=True"
+        )
+    scale = 1.0 / math.sqrt(query.shape[-1]) if scale is None else float(scale)
+    if enable_gqa and query.shape[-3] != key.shape[-3]:
+        groups = query.shape[-3] // key.shape[-3]
+        key = key.repeat_interleave(groups, -3)
+        value = value.repeat_interleave(query.shape[-3] // value.shape[-3], -3)
+    if "sdpa" in session.native_ops and _attention_is_plain(query, key, value, attn_mask):
+        if attn_mask is not None:
+            attn_mask = attn_mask.reshape((1,) * (4 - attn_mask.dim()) + tuple(attn_mask.shape))
+            if attn_mask.dtype != torch.bool:
+                attn_mask = attn_mask.to(torch.float32)
+        stream = session.next_stream() if dropout_p > 0 else 0
+        return library.Attention.apply(
+            query, key, value, attn_mask, stream, float(dropout_p), bool(is_causal), scale
+        )
+    return _attention_math(query, key, value, attn_mask, dropout_p, is_causal, scale)
+
+
+def _attention_is_plain(q, k, v, mask):
+    if not (q.dim() == k.dim() == v.dim() == 4 and q.dtype == k.dtype == v.dtype):
+        return False
+    if q.shape[:2] != k.shape[:2] or k.shape[:3] != v.shape[:3]:
+        return False
+    if not q.shape[-1] == k.shape[-1] == v.shape[-1]:
+        return False
+    if q.dtype not in (torch.float32, torch.float16, torch.bfloat16):
+        return False
+    if mask is None:
+        return True
+    return mask.dim() <= 4 and not mask.requires_grad
+
+
+def _attention_math(q, k, v, mask, dropout_p, is_causal, scale):
+    scores = torch.matmul(q, k.transpose(-2, -1)) * scale
+    if is_causal:
+        mask = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).tril()
+    if mask is not None:
+        if mask.dtype == torch.bool:
+            scores = scores.masked_fill(~mask, float("-inf"))
+        else:
+            scores = scores + mask.to(scores.dtype)
+    weights = torch.softmax(scores, -1)
+    if mask is not None:
+        # A row with nothing to attend to gives zero, not NaN.
+        empty = (scores == float("-inf")).all(-1, keepdim=True)
+        weights = weights.masked_fill(empty, 0.0)
+    if dropout_p > 0:
+        weights = torch.native_dropout(weights, dropout_p, True)[0]
+    return torch.matmul(weights, v)
+
+
+def _dropout(mode, func, args, kwargs):
+    def bind(input, p=0.5, training=True, inplace=False):
+        return input, p, training, inplace
+
+    def bind_builtin(input, p, train):
+        return input, p, train, func is torch.dropout_
+
+    x, p, training, inplace = (bind if func is F.dropout else bind_builtin)(*args, **kwargs)
+    if not 0.0 <= p <= 1.0:
+        raise ValueError(f"dropout probability has to be between 0 and 1, but got {p}")
+    if not training or p == 0.0:
+        return x
+    out = torch.native_dropout(x, float(p), True)[0]
+    return x.copy_(out) if inplace else out
+
+
+def _reduce(loss, reduction):
+    if reduction == "none":
+        return loss
+    return loss.mean() if reduction == "mean" else loss.sum()
+
+
+def _gaussian_nll_loss(mode, func, args, kwargs):
+    def run(input, target, var, full=False, eps=1e-6, reduction="mean"):
+        if not isinstance(var, torch.Tensor):
+            var = torch.full_like(input, var)
+        if var.size() != input.size():
+            if input.size()[:-1] == var.size():
+                var = var.unsqueeze(-1)
+            elif input.size()[:-1] != var.size()[:-1] or var.size(-1) != 1:
+                raise ValueError("var is of incorrect size")
+        with torch.no_grad():
+            shift = var.clamp(min=eps) - var
+        var = var + shift  # clamped value, gradient as if it were not
+        loss = 0.5 * (torch.log(var) + (input - target) ** 2 / var)
+        if full:
+            loss = loss + 0.5 * math.log(2 * math.pi)
+        return _reduce(loss, reduction)
+
+    return run(*args, **kwargs)
+
+
+def _lengths(value, like):
+    if isinstance(value, torch.Tensor):
+        return value, private.constant_of(value)
+    known = torch.tensor(list(value), dtype=torch.int64)
+    return known, known
+
+
+def _ctc_loss(mode, func, args, kwargs):
+    def run(
+        log_probs,
+        targets,
+        input_lengths,
+        target_lengths,
+        blank=0,
+        reduction="mean",
+        zero_infinity=False,
+    ):
+        reduction = {0: "none", 1: "mean", 2: "sum"}.get(reduction, reduction)
+        input_lengths, _ = _lengths(input_lengths, log_probs)
+        target_lengths, known = _lengths(target_lengths, log_probs)
+        batched = log_probs.dim() == 3
+        if not batched:
+            log_probs = log_probs.unsqueeze(1)
+            input_lengths = input_lengths.reshape(1)
+            target_lengths = target_lengths.reshape(1)
+        longest = targets.shape[-1]
+        if targets.dim() == 1 and isinstance(known, torch.Tensor) and known.numel():
+            if type(known) is torch.Tensor:
+                longest = max(known.tolist())
+        loss = library.CtcLoss.apply(
+            log_probs, targets, input_lengths, target_lengths, blank, zero_infinity, longest
+        )
+        if zero_infinity:
+            loss = torch.where(loss == float("inf"), 0.0, loss)
+        if reduction == "mean":
+            return (loss / target_lengths.clamp_min(1).to(loss.dtype)).mean()
+        if reduction == "sum":
+            return loss.sum()
+        return loss if batched else loss.squeeze(0)
+
+    return run(*args, **kwargs)
+
+
+def _value_read(mode, func, args, kwargs):
+    tensor = args[0]
+    if isinstance(tensor, private.FakeTensor):
+        if tensor.constant is None:
+            raise data_dependent("value", _VALUE_READS[func], user_frame())
+        return func(tensor.constant, *args[1:], **kwargs)
+    return NotImplemented
+
+
+def _is_float(value):
+    return isinstance(value, torch.Tensor) and value.dtype.is_floating_point
+
+
+def _promote_operands(mode, func, args, kwargs):
+    """Products of unlike float types are done in the wider one, which plain torch refuses."""
+    floats = [a for a in (*args, *kwargs.values()) if _is_float(a)]
+    if len({t.dtype for t in floats}) < 2 or torch.is_autocast_enabled("cpu"):
+        return NotImplemented
+    wide = floats[0].dtype
+    for t in floats[1:]:
+        wide = torch.promote_types(wide, t.dtype)
+
+    def cast(value):
+        return value.to(wide) if _is_float(value) else value
+
+    return func(*map(cast, args), **{k: cast(v) for k, v in kwargs.items()})
+
+
+def _norm_in_input_type(mode, func, args, kwargs):
+    """Normalisation is done in the type of its input; only weight and bias are cast."""
+
+    def cast(name, value):
+        affine = name in ("weight", "bias") and _is_float(value)
+        return value.to(dtype) if affine and value.dtype != dtype else value
+
+    names = _NORM_ARGUMENTS[func]
+    bound = {**dict(zip(names, args)), **kwargs}
+    dtype = bound["input"].dtype
+    changed = {k: cast(k, v) for k, v in bound.items()}
+    if all(changed[k] is bound[k] for k in bound):
+        return NotImplemented
+    with mode:
+        return private.functional_body(func)(**changed)
+
+
+_NORM_ARGUMENTS = {
+    F.layer_norm: ("input", "normalized_shape", "weight", "bias", "eps"),
+    F.group_norm: ("input", "num_groups", "weight", "bias", "eps"),
+    F.batch_norm: (
+        "input",
+        "running_mean",
+        "running_var",
+        "weight",
+        "bias",
+        "training",
+        "momentum",
+        "eps",
+    ),
+    F.instance_norm: (
+        "input",
+        "running_mean",
+        "running_var",
+        "weight",
+        "bias",
+        "use_input_stats",
+        "momentum",
+        "eps",
+    ),
+}
+
+HANDLERS = {
+    F.scaled_dot_product_attention: _attention,
+    F.dropout: _dropout,
+    torch.dropout: _dropout,
+    torch.dropout_: _dropout,
+    F.gaussian_nll_loss: _gaussian_nll_loss,
+    F.ctc_loss: _ctc_loss,
+    torch.ctc_loss: _ctc_loss,
+    **dict.fromkeys(_VALUE_READS, _value_read),
+    **dict.fromkeys(_NORM_ARGUMENTS, _norm_in_input_type),
+    **dict.fromkeys(
+        (
+            F.linear,
+            F.conv1d,
+            F.conv2d,
+            F.conv3d,
+            F.conv_transpose1d,
+            F.conv_transpose2d,
+            F.conv_transpose3d,
+            F.bilinear,
+        ),
+        _promote_operands,
+    ),
+}
+
+
+class Interceptor(private.TorchFunctionMode):
+    """Sends the listed functions to their handlers and marks the results of loss functions."""
+
+    def __init__(self, session):
+        super().__init__()
+        self.session = session
+        self._loss_depth = 0
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        loss = func in LOSSES
+        self._loss_depth += loss
+        try:
+            out = self._call(func, args, kwargs)
+        finally:
+            self._loss_depth -= loss
+        if loss and self._loss_depth == 0:
+            return mark_loss(self.session, out)
+        return out
+
+    def _call(self, func, args, kwargs):
+        handler = HANDLERS.get(func)
+        if handler is not None:
+            out = handler(self, func, args, kwargs)
+            if out is not NotImplemented:
+                return out
+        body = private.functional_body(func)
+        if body is None:
+            return func(*args, **kwargs)
+        with self:
+            return body(*args, **kwargs)

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ops of our own that stand in a captured graph: the loss mark, whole attention, CTC with static shapes.
+
+They have fake versions for capture; those that may end as a host call have a CPU version too.
+"""
+
+import torch
+
+_lib = torch.library.Library("tessera", "DEF")
+_lib.define("mark_loss(Tensor x) -> Tensor")
+_lib.define(
+    "sdpa(Tensor q, Tensor k, Tensor v, Tensor? mask, int stream, float dropout_p, bool is_causal, "
+    "float scale) -> (Tensor, Tensor)"
+)
+_lib.define(
+    "sdpa_backward(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor? mask, Tensor out, "
+    "Tensor logsumexp, int stream, float dropout_p, bool is_causal, float scale) "
+    "-> (Tensor, Tensor, Tensor)"
+)
+_lib.define(
+    "ctc_loss(Tensor log_probs, Tensor targets, Tensor input_lengths, Tensor target_lengths, "
+    "int blank, bool zero_infinity, int longest) -> (Tensor, Tensor)"
+)
+_lib.define(
+    "ctc_loss_backward(Tensor grad, Tensor log_probs, Tensor targets, Tensor input_lengths, "
+    "Tensor target_lengths, Tensor loss, Tensor log_alpha, int blank, bool zero_infinity) -> Tensor"
+)
+
+ops = torch.ops.tessera
+aten = torch.ops.aten
+
+
+@torch.library.register_fake("tessera::mark_loss", lib=_lib)
+def _(x):
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
+
+
+@torch.library.register_fake("tessera::sdpa", lib=_lib)
+def _(q, k, v, mask, stream, dropout_p, is_causal, scale):
+    out = q.new_empty((*q.shape[:-1], v.shape[-1]))
+    return out, q.new_empty(q.shape[:-1], dtype=torch.float32)
+
+
+@torch.library.register_fake("tessera::sdpa_backward", lib=_lib)
+def _(grad, q, k, v, mask, out, logsumexp, stream, dropout_p, is_causal, scale):
+    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
+
+
+@torch.library.register_fake("tessera::ctc_loss", lib=_lib)
+def _(log_probs, targets, input_lengths, target_lengths, blank, zero_infinity, longest):
+    time, batch, _ = log_probs.shape
+    return log_probs.new_empty((batch,)), log_probs.new_empty((batch, time, 2 * longest + 1))
+
+
+@torch.library.register_fake("tessera::ctc_loss_backward", lib=_lib)
+def _(grad, log_probs, *rest):
+    return torch.empty_like(log_probs)
+
+
+def _ctc_loss_cpu(log_probs, targets, input_lengths, target_lengths, blank, zero_infinity, longest):
+    loss, alpha = aten._ctc_loss.Tensor(
+        log_probs, targets, input_lengths, target_lengths, blank, zero_infinity
+    )
+    # ATen sizes log_alpha by the longest target of this batch; a static program needs one size for all.
+    full = alpha.new_zeros((alpha.shape[0], log_probs.shape[0], 2 * longest + 1))
+    full[:, : alpha.shape[1], : alpha.shape[2]] = alpha
+    return loss, full
+
+
+def _ctc_loss_backward_cpu(
+    grad, log_probs, targets, input_lengths, target_lengths, loss, log_alpha, blank, zero_infinity
+):
+    width = 2 * int(target_lengths.max()) + 1
+    length = int(input_lengths.max())
+    alpha = log_alpha[:, :length, :width].contiguous()
+    return aten._ctc_loss_backward.Tensor(
+        grad.contiguous(),
+        log_probs,
+        targets,
+        input_lengths,
+        target_lengths,
+        loss,
+        alpha,
+        blank,
+        zero_infinity,
+    )
+
+
+_lib.impl("ctc_loss", _ctc_loss_cpu, "CPU")
+_lib.impl("ctc_loss_backward", _ctc_loss_backward_cpu, "CPU")
+
+
+class MarkLoss(torch.autograd.Function):
+    """Identity whose autograd node identifies a loss."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return ops.mark_loss(x)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad
+
+
+class Attention(torch.autograd.Function):
+    """Scaled dot product attention as one node forward and one backward."""
+
+    @staticmethod
+    def forward(ctx, q, k, v, mask, stream, dropout_p, is_causal, scale):
+        out, logsumexp = ops.sdpa(q, k, v, mask, stream, dropout_p, is_causal, scale)
+        ctx.save_for_backward(q, k, v, mask, out, logsumexp)
+        ctx.rest = (stream, dropout_p, is_causal, scale)
+        return out
+
+    @staticmethod
+    def backward(ctx, grad):
+        q, k, v, mask, out, logsumexp = ctx.saved_tensors
+        dq, dk, dv = ops.sdpa_backward(grad, q, k, v, mask, out, logsumexp, *ctx.rest)
+        return dq, dk, dv, None, None, None, None, None
+
+
+class CtcLoss(torch.autograd.Function):
+    """CTC loss per sample; the aten op's second result has a shape that depends on data."""
+
+    @staticmethod
+    def forward(ctx, log_probs, targets, input_lengths, target_lengths, blank, zero_inf, longest):
+        loss, alpha = ops.ctc_loss(
+            log_probs, targets, input_lengths, target_lengths, blank, zero_inf, longest
+        )
+        ctx.save_for_backward(log_probs, targets, input_lengths, target_lengths, loss, alpha)
+        ctx.rest = (blank, zero_inf)
+        return loss
+
+    @staticmethod
+    def backward(ctx, grad):
+        return (ops.ctc_loss_backward(grad, *ctx.saved_tensors, *ctx.rest), *[None] * 6)

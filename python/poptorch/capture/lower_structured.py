@@ -1,0 +1,498 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lowerings of reductions, products, convolution, pooling, normalisation, softmax and attention."""
+
+import math
+
+import torch
+
+from .lowering import lower
+from .writer import MissingRow, count
+
+# Reductions
+
+
+def _dims(x, dims):
+    if dims is None:
+        return []
+    return [dims] if isinstance(dims, int) else list(dims)
+
+
+@lower("sum")
+def _(w, n, x, *rest):
+    dims, keepdim = (rest[0], rest[1]) if len(rest) == 3 else (None, False)
+    return w.sum(w.cast(x, n.dtype), _dims(x, dims), keepdim)
+
+
+@lower("mean")
+def _(w, n, x, *rest):
+    dims, keepdim = (rest[0], rest[1]) if len(rest) == 3 else (None, False)
+    return w.reduce("mean", w.cast(x, n.dtype), _dims(x, dims), keepdim)
+
+
+@lower("prod")
+def _(w, n, x, *rest):
+    dims, keepdim = (rest[0], rest[1]) if len(rest) == 3 else (None, False)
+    return w.reduce("prod", w.cast(x, n.dtype), _dims(x, dims), keepdim)
+
+
+@lower("amax")
+def _(w, n, x, dims, keepdim):
+    return w.reduce("amax", x, dims, keepdim)
+
+
+@lower("amin")
+def _(w, n, x, dims, keepdim):
+    return w.reduce("amin", x, dims, keepdim)
+
+
+@lower("any")
+def _(w, n, x, dims=None, keepdim=False):
+    return w.reduce("any", w.cast(x, torch.bool), _dims(x, dims), keepdim)
+
+
+@lower("all")
+def _(w, n, x, dims=None, keepdim=False):
+    return w.reduce("all", w.cast(x, torch.bool), _dims(x, dims), keepdim)
+
+
+def _arg_reduce(w, name, x, dim, keepdim, shape):
+    dim = dim if dim is None or not x.shape else dim % len(x.shape)
+    return w.op(name, [x, dim, bool(keepdim)], torch.int64, shape)
+
+
+@lower("argmax")
+def _(w, n, x, dim, keepdim):
+    return _arg_reduce(w, "argmax", x, dim, keepdim, n.shape)
+
+
+@lower("argmin")
+def _(w, n, x, dim, keepdim):
+    return _arg_reduce(w, "argmin", x, dim, keepdim, n.shape)
+
+
+def _register_extreme(name):
+    @lower(name)
+    def _(w, n, x):
+        return w.reduce("a" + name, x, [], False)
+
+    @lower(name + ".dim")
+    def _(w, n, x, dim, keepdim):
+        index = _arg_reduce(w, "arg" + name, x, dim, keepdim, n.shape)
+        return [w.reduce("a" + name, x, [dim], keepdim), index]
+
+    @lower(name + ".other")
+    def _(w, n, a, b):
+        return w.pointwise(name + "imum", a, b, dtype=n.dtype)
+
+
+_register_extreme("max")
+_register_extreme("min")
+
+
+@lower("aminmax")
+def _(w, n, x, dim, keepdim):
+    dims = _dims(x, dim)
+    return [w.reduce("amin", x, dims, keepdim), w.reduce("amax", x, dims, keepdim)]
+
+
+@lower("count_nonzero", "count_nonzero.dim_IntList")
+def _(w, n, x, dims):
+    return w.sum(w.cast(w.pointwise("ne", x, 0), torch.int64), _dims(x, dims))
+
+
+def _moments(w, x, dims, correction, keepdim):
+    dims = _dims(x, dims)
+    mean = w.reduce("mean", x, dims, True)
+    total = count(x.shape) // max(1, count(mean.shape))
+    spread = w.sum((x - mean).square(), dims, keepdim)
+    rest = max(0.0, total - (1 if correction is None else correction))
+    var = spread * (1.0 / rest) if rest else spread / 0.0
+    return var, w.view(mean, var.shape)
+
+
+@lower("var.correction")
+def _(w, n, x, dims, correction, keepdim):
+    return _moments(w, x, dims, correction, keepdim)[0]
+
+
+@lower("std.correction")
+def _(w, n, x, dims, correction, keepdim):
+    return _moments(w, x, dims, correction, keepdim)[0].sqrt()
+
+
+@lower("var_mean.correction")
+def _(w, n, x, dims, correction, keepdim):
+    return list(_moments(w, x, dims, correction, keepdim))
+
+
+@lower("std_mean.correction")
+def _(w, n, x, dims, correction, keepdim):
+    var, mean = _moments(w, x, dims, correction, keepdim)
+    return [var.sqrt(), mean]
+
+
+@lower("logsumexp")
+def _(w, n, x, dims, keepdim):
+    x = w.cast(x, n.dtype)
+    top = w.reduce("amax", x, dims, True)
+    top = w.where(top.isinf(), 0.0, top)
+    total = w.sum((x - top).exp(), dims, keepdim).log()
+    return total + w.view(top, total.shape)
+
+
+@lower("linalg_vector_norm", "norm.ScalarOpt_dim", "norm.Scalar")
+def _(w, n, x, order=2, dims=None, keepdim=False, dtype=None):
+    x, dims = w.cast(x, n.dtype), _dims(x, dims)
+    order = 2 if order is None else order
+    if order == 2:
+        return w.sum(x.square(), dims, keepdim).sqrt()
+    if order == 1:
+        return w.sum(x.abs(), dims, keepdim)
+    if order == math.inf:
+        return w.reduce("amax", x.abs(), dims, keepdim)
+    if order == -math.inf:
+        return w.reduce("amin", x.abs(), dims, keepdim)
+    if order == 0:
+        return w.sum(w.cast(w.pointwise("ne", x, 0), n.dtype), dims, keepdim)
+    total = w.sum(w.pointwise("pow", x.abs(), float(order)), dims, keepdim)
+    return w.pointwise("pow", total, 1.0 / order)
+
+
+# Products
+
+
+def _need_float(x):
+    if not x.dtype.is_floating_point:
+        raise MissingRow("product of integers")
+
+
+@lower("mm", "bmm")
+def _(w, n, a, b):
+    _need_float(a)
+    return w.op("mm" if len(a.shape) == 2 else "bmm", [a, b], a.dtype, n.shape)
+
+
+@lower("addmm", "baddbmm")
+def _(w, n, x, a, b, beta, alpha):
+    _need_float(a)
+    name = "addmm" if len(a.shape) == 2 else "baddbmm"
+    return w.op(name, [x, a, b, beta, alpha], a.dtype, n.shape)
+
+
+@lower("mv")
+def _(w, n, a, v):
+    _need_float(a)
+    rows, inner = a.shape
+    return w.view(w.op("mm", [a, w.view(v, (inner, 1))], a.dtype, (rows, 1)), n.shape)
+
+
+@lower("addmv")
+def _(w, n, x, a, v, beta, alpha):
+    _need_float(a)
+    rows, inner = a.shape
+    product = w.view(w.op("mm", [a, w.view(v, (inner, 1))], a.dtype, (rows, 1)), n.shape)
+    product = product if alpha == 1 else product * alpha
+    return product if beta == 0 else (x if beta == 1 else x * beta) + product
+
+
+@lower("dot", "vdot")
+def _(w, n, a, b):
+    return w.sum(a * b)
+
+
+@lower("_trilinear")
+def _(w, n, a, b, c, expand_a, expand_b, expand_c, sum_dims, _unroll):
+    product = None
+    for x, dims in ((a, expand_a), (b, expand_b), (c, expand_c)):
+        for d in sorted(dims):
+            x = w.unsqueeze(x, d)
+        product = x if product is None else product * x
+    return w.sum(product, sum_dims) if sum_dims else product
+
+
+def _all_but(x, dim):
+    return [d for d in range(len(x.shape)) if d != dim % len(x.shape)]
+
+
+@lower("_weight_norm_interface")
+def _(w, n, v, g, dim):
+    norm = w.sum(v.square(), _all_but(v, dim), True).sqrt()
+    return [v * (g / norm), norm]
+
+
+@lower("_weight_norm_interface_backward")
+def _(w, n, grad, v, g, norm, dim):
+    along = w.sum(grad * v, _all_but(v, dim), True)
+    return [(g / norm) * (grad - v * (along / norm.square())), along / norm]
+
+
+# Convolution. The gradients of a convolution, and transposed convolutions, are rows of their own.
+
+
+def _each(values, count_):
+    return list(values) * count_ if len(values) == 1 else list(values)
+
+
+def _planar(w, x):
+    """A tensor of rank 3 (one spatial dim) as one of rank 4."""
+    return w.unsqueeze(x, 2)
+
+
+def _conv_setup(w, tensors, stride, padding, dilation):
+    spatial = len(tensors[0].shape) - 2
+    if spatial not in (1, 2) or not tensors[0].dtype.is_floating_point:
+        raise MissingRow("convolution over three dims")
+    stride, padding, dilation = (_each(v, spatial) for v in (stride, padding, dilation))
+    if spatial == 1:
+        tensors = [_planar(w, t) for t in tensors]
+        stride, padding, dilation = [1, *stride], [0, *padding], [1, *dilation]
+    return tensors, [stride, padding, dilation]
+
+
+def _planar_shape(shape):
+    shape = tuple(shape)
+    return (*shape[:2], 1, shape[2]) if len(shape) == 3 else shape
+
+
+@lower("convolution")
+def _(w, n, x, weight, bias, stride, padding, dilation, transposed, _output_padding, groups):
+    (x, weight), window = _conv_setup(w, [x, weight], stride, padding, dilation)
+    shape = _planar_shape(n.shape)
+    if transposed:
+        y = w.op("conv_input_grad", [x, weight, list(shape), *window, groups], n.dtype, shape)
+        if bias is not None:
+            y = y + w.view(bias, (1, bias.shape[0], 1, 1))
+    else:
+        args = [x, weight, bias, *window, False, [0, 0], groups]
+        y = w.op("convolution", args, n.dtype, shape)
+    return w.view(y, n.shape)
+
+
+@lower("convolution_backward")
+def _(w, n, grad, x, weight, _bias, stride, padding, dilation, transposed, _op, groups, mask):
+    x_shape, w_shape = x.shape, weight.shape
+    tensors, window = _conv_setup(w, [grad, x, weight], stride, padding, dilation)
+    grad, x, weight = tensors
+    results = [None, None, None]
+    if mask[0]:
+        if transposed:
+            args = [grad, weight, None, *window, False, [0, 0], groups]
+            results[0] = w.op("convolution", args, x.dtype, x.shape)
+        else:
+            args = [grad, weight, list(x.shape), *window, groups]
+            results[0] = w.op("conv_input_grad", args, x.dtype, x.shape)
+        results[0] = w.view(results[0], x_shape)
+    if mask[1]:
+        out, inp = (x, grad) if transposed else (grad, x)
+        args = [out, inp, list(weight.shape), *window, groups]
+        results[1] = w.view(w.op("conv_weight_grad", args, x.dtype, weight.shape), w_shape)
+    if mask[2]:
+        results[2] = w.sum(grad, [0, 2, 3])
+    return results
+
+
+# Pooling
+
+
+def _pool_setup(w, x, kernel, stride):
+    if not x.dtype.is_floating_point:
+        raise MissingRow("pool of integers")
+    kernel = _each(kernel, 2)
+    return _batched(w, x), kernel, _each(stride, 2) if stride else kernel
+
+
+def _batched(w, x):
+    return x if len(x.shape) == 4 else w.unsqueeze(x, 0)
+
+
+def _batched_shape(shape):
+    return tuple(shape) if len(shape) == 4 else (1, *shape)
+
+
+@lower("max_pool2d_with_indices")
+def _(w, n, x, kernel, stride, padding, dilation, ceil_mode):
+    x, kernel, stride = _pool_setup(w, x, kernel, stride)
+    args = [x, kernel, stride, _each(padding, 2), _each(dilation, 2), ceil_mode]
+    shape = _batched_shape(n.shape)
+    types = [(x.dtype, shape), (torch.int64, shape)]
+    y, index = w.ops("max_pool2d_with_indices", args, types)
+    return [w.view(y, n.shape), w.view(index, n.shape)]
+
+
+@lower("max_pool2d_with_indices_backward")
+def _(w, n, grad, x, kernel, stride, padding, dilation, ceil_mode, index):
+    x, kernel, stride = _pool_setup(w, x, kernel, stride)
+    args = [_batched(w, grad), x, kernel, stride, _each(padding, 2), _each(dilation, 2), ceil_mode]
+    args.append(_batched(w, index))
+    y = w.op("max_pool2d_with_indices_backward", args, x.dtype, x.shape)
+    return w.view(y, n.shape)
+
+
+@lower("avg_pool2d")
+def _(w, n, x, kernel, stride, padding, *rest):
+    x, kernel, stride = _pool_setup(w, x, kernel, stride)
+    args = [x, kernel, stride, _each(padding, 2), *rest]
+    return w.view(w.op("avg_pool2d", args, x.dtype, _batched_shape(n.shape)), n.shape)
+
+
+@lower("avg_pool2d_backward")
+def _(w, n, grad, x, kernel, stride, padding, *rest):
+    x, kernel, stride = _pool_setup(w, x, kernel, stride)
+    args = [_batched(w, grad), x, kernel, stride, _each(padding, 2), *rest]
+    return w.view(w.op("avg_pool2d_backward", args, x.dtype, x.shape), n.shape)
+
+
+@lower("_adaptive_avg_pool2d")
+def _(w, n, x, size):
+    y = w.op(
+        "_adaptive_avg_pool2d", [_batched(w, x), list(size)], x.dtype, _batched_shape(n.shape)
+    )
+    return w.view(y, n.shape)
+
+
+@lower("_adaptive_avg_pool2d_backward")
+def _(w, n, grad, x):
+    args = [_batched(w, grad), _batched(w, x)]
+    y = w.op("_adaptive_avg_pool2d_backward", args, x.dtype, _batched_shape(x.shape))
+    return w.view(y, n.shape)
+
+
+# Normalisation. Statistics, weights and their gradients are float32 whatever the type of the input; backward rows
+# always have three results, those the mask does not want being empty.
+
+
+def _f32(w, x):
+    return x if x is None else w.cast(x, torch.float32)
+
+
+def _statistics(n):
+    return [n.type(0)] + [(torch.float32, tuple(v.shape)) for v in n.vals[1:]]
+
+
+def _norm_backward(w, name, args, x, weight_shape, mask, weight_dtype):
+    shapes = [x.shape, weight_shape, weight_shape]
+    types = [
+        (x.dtype if i == 0 else torch.float32, shape if wanted else (0,))
+        for i, (shape, wanted) in enumerate(zip(shapes, mask))
+    ]
+    results = w.ops(name, [*args, list(mask)], types)
+    out = [r if wanted else None for r, wanted in zip(results, mask)]
+    return [out[0], *[None if r is None else w.cast(r, weight_dtype) for r in out[1:]]]
+
+
+def _dtype_of(weight, x):
+    return x.dtype if weight is None else weight.dtype
+
+
+@lower("native_layer_norm")
+def _(w, n, x, shape, weight, bias, eps):
+    args = [x, list(shape), _f32(w, weight), _f32(w, bias), eps]
+    return list(w.ops("native_layer_norm", args, _statistics(n)))
+
+
+@lower("native_layer_norm_backward")
+def _(w, n, grad, x, shape, mean, rstd, weight, bias, mask):
+    args = [grad, x, list(shape), mean, rstd, _f32(w, weight), _f32(w, bias)]
+    dtype = _dtype_of(weight, x)
+    return _norm_backward(w, "native_layer_norm_backward", args, x, tuple(shape), mask, dtype)
+
+
+@lower("native_group_norm")
+def _(w, n, x, weight, bias, *rest):
+    args = [x, _f32(w, weight), _f32(w, bias), *rest]
+    return list(w.ops("native_group_norm", args, _statistics(n)))
+
+
+@lower("native_group_norm_backward")
+def _(w, n, grad, x, mean, rstd, weight, batch, channels, area, groups, mask):
+    args = [grad, x, mean, rstd, _f32(w, weight), batch, channels, area, groups]
+    dtype = _dtype_of(weight, x)
+    return _norm_backward(w, "native_group_norm_backward", args, x, (channels,), mask, dtype)
+
+
+def _batch_norm(w, x, weight, bias, mean, var, momentum, eps):
+    channels = (torch.float32, (x.shape[1],))
+    args = [x, _f32(w, weight), _f32(w, bias), _f32(w, mean), _f32(w, var), True, momentum, eps]
+    types = [(x.dtype, x.shape), channels, channels, channels, channels]
+    return list(w.ops("_native_batch_norm_legit_functional", args, types))
+
+
+@lower("_native_batch_norm_legit_functional")
+def _(w, n, x, weight, bias, mean, var, training, momentum, eps):
+    if not training:
+        raise MissingRow("batch norm that neither trains nor evaluates")
+    out = _batch_norm(w, x, weight, bias, mean, var, momentum, eps)
+    return [*out[:3], w.cast(out[3], mean.dtype), w.cast(out[4], var.dtype)]
+
+
+@lower("_native_batch_norm_legit.no_stats")
+def _(w, n, x, weight, bias, training, momentum, eps):
+    channels = (x.shape[1],)
+    mean, var = w.full(0, torch.float32, channels), w.full(1, torch.float32, channels)
+    return _batch_norm(w, x, weight, bias, mean, var, momentum, eps)[:3]
+
+
+@lower("_native_batch_norm_legit_no_training")
+def _(w, n, x, weight, bias, mean, var, momentum, eps):
+    args = [x, _f32(w, weight), _f32(w, bias), _f32(w, mean), _f32(w, var), momentum, eps]
+    types = [(x.dtype, x.shape), (torch.float32, (0,)), (torch.float32, (0,))]
+    return list(w.ops("_native_batch_norm_legit_no_training", args, types))
+
+
+@lower("native_batch_norm_backward")
+def _(w, n, grad, x, weight, mean, var, save_mean, save_rstd, train, eps, mask):
+    channels = (x.shape[1],)
+    mean = _f32(w, mean) or w.full(0, torch.float32, channels)
+    var = _f32(w, var) or w.full(1, torch.float32, channels)
+    args = [grad, x, _f32(w, weight), mean, var, save_mean, save_rstd, train, eps]
+    dtype = _dtype_of(weight, x)
+    return _norm_backward(w, "native_batch_norm_backward", args, x, channels, mask, dtype)
+
+
+# Softmax
+
+
+def _register_softmax(name):
+    def forward(w, n, x, dim, half_to_float):
+        if not x.shape:
+            return w.full(0.0 if "log" in name else 1.0, n.dtype, ())
+        return w.op(name, [x, dim % len(x.shape), half_to_float], n.dtype, n.shape)
+
+    def backward(w, n, grad, out, dim, input_dtype):
+        if not out.shape:
+            return w.full(0.0, n.dtype, ())
+        args = [grad, out, dim % len(out.shape), input_dtype]
+        return w.op(name + "_backward_data", args, n.dtype, n.shape)
+
+    lower(name)(forward)
+    lower(name + "_backward_data")(backward)
+
+
+_register_softmax("_softmax")
+_register_softmax("_log_softmax")
+
+
+@lower("_safe_softmax")
+def _(w, n, x, dim, _dtype):
+    dim %= len(x.shape)
+    x = w.cast(x, n.dtype)
+    y = w.op("_softmax", [x, dim, False], n.dtype, n.shape)
+    masked = w.reduce("all", x.equals(-math.inf), [dim], True)
+    return w.where(masked, 0.0, y)
+
+
+# Attention
+
+
+@lower("tessera::sdpa")
+def _(w, n, q, k, v, mask, stream, dropout_p, is_causal, scale):
+    key = w.rng() if dropout_p > 0 else None
+    args = [q, k, v, mask, key, stream, dropout_p, is_causal, scale]
+    return list(w.ops("sdpa", args, n.types()))
+
+
+@lower("tessera::sdpa_backward")
+def _(w, n, grad, q, k, v, mask, out, lse, stream, dropout_p, is_causal, scale):
+    key = w.rng() if dropout_p > 0 else None
+    args = [grad, q, k, v, mask, out, lse, key, stream, dropout_p, is_causal, scale]
+    return list(w.ops("sdpa_backward", args, n.types()))

@@ -1,0 +1,395 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One run of a model's forward, and of autograd behind it, recorded as one ATen graph.
+
+Parameters, buffers and inputs are replaced by fake tensors for the time of the run, so no data is touched; the
+user's module is put back whatever happens.
+"""
+
+import contextlib
+import sys
+import warnings
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+
+from . import _torch_private as private
+from . import errors, mutations, placement, state, structure
+from .decompositions import trace_table
+from .intercept import Interceptor
+
+NO_LOSS = "Couldn't find a loss in graph!"
+MANY_LOSSES = (
+    "Multiple independent losses found in graph. Graph must have one final loss. "
+    "Wrap final graph loss in poptorch.identity_loss."
+)
+
+
+class Tag(NamedTuple):
+    """Where a node comes from and where it is to run."""
+
+    file: str
+    line: int
+    scope: str
+    backward: bool
+    ipu: int
+    stage: int
+    phase: int
+
+
+@dataclass
+class StateSlot:
+    """One parameter or buffer, with all the names it is known by."""
+
+    names: list
+    tensor: torch.Tensor
+    is_param: bool
+    fake: torch.Tensor = None
+
+    @property
+    def trainable(self):
+        return self.is_param and self.tensor.requires_grad
+
+
+@dataclass
+class Traced:
+    """The joint graph and what its placeholders and outputs stand for."""
+
+    gm: torch.fx.GraphModule
+    slots: list  # StateSlot per leading placeholder
+    inputs: list  # (path, tensor) per following placeholder
+    result: object  # what forward returned, fake tensors inside
+    result_leaves: list  # per tensor of the result: ("value", index) or ("constant", tensor)
+    num_values: int  # leading outputs of the graph that are results
+    has_loss: bool  # the output after them is the loss
+    grads: list  # slots whose gradients are the outputs after that
+    written: dict = field(default_factory=dict)  # placeholder -> node with its final value
+    streams: int = 0
+
+
+class Session:
+    """State of one capture; placement, intercepted functions and tags find it through state.current()."""
+
+    def __init__(self, training, native_ops, scopes):
+        self.training = training
+        self.native_ops = native_ops
+        self.in_forward = False
+        self.in_backward = False
+        self.losses = []
+        self.detached_losses = []
+        self.streams = 0
+        self.by_sequence = {}
+        self.last_tag = Tag("", 0, "", False, *placement.DEFAULT)
+        self._scopes = scopes
+        self._scope_stack = []
+
+    def next_stream(self):
+        """A number no other random op of this program has."""
+        self.streams += 1
+        return self.streams
+
+    def enter_module(self, module, _args):
+        self._scope_stack.append(self._scopes.get(id(module)))
+
+    def leave_module(self, _module, _args, _result):
+        if self._scope_stack:
+            self._scope_stack.pop()
+
+    def forward_tag(self, frame):
+        scope = next((s for s in reversed(self._scope_stack) if s is not None), "")
+        file, line = errors.user_frame(frame)
+        tag = Tag(file, line, scope, False, *placement.current_placement())
+        # Ops that make no autograd node see the previous one's number and must not take it over.
+        self.by_sequence.setdefault(private.next_sequence_number() - 1, tag)
+        return tag
+
+    def backward_tag(self):
+        number = private.running_sequence_number()
+        if number is not None:
+            found = self.by_sequence.get(number)
+            if found is not None:
+                self.last_tag = found._replace(backward=True)
+        return self.last_tag
+
+
+class _Tagger(private.TorchDispatchMode):
+    """Tags every ATen op and turns torch's errors about unknown values into ours."""
+
+    def __init__(self, session):
+        super().__init__()
+        self.session = session
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        session = self.session
+        if session.in_backward:
+            tag = session.backward_tag()
+        else:
+            tag = session.forward_tag(sys._getframe(1))
+        private.set_node_tag({"tag": tag})
+        try:
+            return func(*args, **(kwargs or {}))
+        except private.DynamicOutputShapeException:
+            what = errors.describe_dynamic_op(func)
+            raise errors.data_dependent("shape", what, tag[:2]) from None
+        except private.DataDependentOutputException:
+            raise self._value_error(tag) from None
+        except RuntimeError:
+            if func is torch.ops.aten._local_scalar_dense.default:
+                raise self._value_error(tag) from None
+            raise
+
+    @staticmethod
+    def _value_error(tag):
+        return errors.data_dependent(
+            "value", "`.item()`, `if tensor`, `float(tensor)` or `int(tensor)`", tag[:2]
+        )
+
+
+def collect_state(model):
+    """StateSlots of a model, parameters before buffers, one per tensor however many names it has."""
+    found = {}
+    for prefix, module in model.named_modules(remove_duplicate=False):
+        for is_param, tensors in ((True, module._parameters), (False, module._buffers)):
+            for name, tensor in tensors.items():
+                if tensor is None:
+                    continue
+                if isinstance(tensor, torch.nn.parameter.UninitializedTensorMixin):
+                    raise errors.make_error(
+                        f"{prefix or type(model).__name__} is a lazy module that has not been "
+                        "initialised: call the model once on the CPU with example data first."
+                    )
+                full = f"{prefix}.{name}" if prefix else name
+                slot = found.setdefault(id(tensor), StateSlot([], tensor, is_param))
+                if full not in slot.names:
+                    slot.names.append(full)
+    return sorted(found.values(), key=lambda s: not s.is_param)
+
+
+def _fake_state(slot):
+    tensor = slot.tensor
+    fake = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
+    if slot.is_param:
+        fake = torch.nn.Parameter(fake, requires_grad=tensor.requires_grad)
+    else:
+        fake.requires_grad_(tensor.requires_grad)
+    for key, value in getattr(tensor, "__dict__", {}).items():
+        with contextlib.suppress(Exception):
+            setattr(fake, key, value)
+    return fake
+
+
+class _Swap:
+    """Puts fake tensors in the place of a model's state, and everything back afterwards."""
+
+    def __init__(self, model, slots):
+        self.model = model
+        self.fakes = {id(s.tensor): s.fake for s in slots}
+        self.names = {id(s.tensor): s.names[0] for s in slots}
+        self.saved = []
+
+    def __enter__(self):
+        for module in self.model.modules():
+            attributes = dict(module.__dict__)
+            kinds = (("Parameter", module._parameters), ("Buffer", module._buffers))
+            self.saved.append((module, attributes, [(k, d, dict(d)) for k, d in kinds]))
+            for _, tensors in kinds:
+                for name, tensor in tensors.items():
+                    if tensor is not None:
+                        tensors[name] = self.fakes[id(tensor)]
+        return self
+
+    def problems(self):
+        """Messages about parameters and buffers that forward replaced or removed."""
+        found = []
+        for module, _, kinds in self.saved:
+            if isinstance(module, torch.nn.modules.batchnorm._NormBase):
+                continue
+            for kind, tensors, before in kinds:
+                for name, tensor in before.items():
+                    if tensor is None:
+                        continue
+                    full = self.names[id(tensor)]
+                    if name not in tensors:
+                        what = "removed from"
+                    elif tensors[name] is not self.fakes[id(tensor)]:
+                        what = "reassigned within"
+                    else:
+                        continue
+                    found.append(
+                        f"{kind} {full} is {what} the model when calling the forward method"
+                    )
+        return found
+
+    def __exit__(self, *_exc):
+        for module, attributes, kinds in self.saved:
+            for _, tensors, before in kinds:
+                tensors.clear()
+                tensors.update(before)
+            # Fake tensors kept on the module (caches, weights made by hooks) would outlive the capture.
+            for key, value in list(module.__dict__.items()):
+                if isinstance(value, private.FakeTensor):
+                    if key in attributes:
+                        module.__dict__[key] = attributes[key]
+                    else:
+                        del module.__dict__[key]
+
+
+def _reachable(starts):
+    seen, todo = set(), list(starts)
+    while todo:
+        node = todo.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        todo += [n for n, _ in node.next_functions]
+    return seen
+
+
+def pick_loss(session, result):
+    """The marked tensor that feeds no other marked one; an error unless there is exactly one."""
+    marked = [(t, where) for t, where in session.losses if t.grad_fn is not None]
+    if not marked:
+        if len(session.detached_losses) == 1:  # nothing to train, still a loss to return
+            return session.detached_losses[0][0]
+        raise errors.make_error(
+            f"{NO_LOSS} A training model must compute its loss in forward: use a loss of torch.nn, "
+            "or mark your own with poptorch.identity_loss(loss, reduction='none')."
+        )
+    inner = _reachable(n for t, _ in marked for n, _ in t.grad_fn.next_functions)
+    final = [(t, where) for t, where in marked if t.grad_fn not in inner]
+    if len(final) > 1:
+        leaves = [t for _, t in structure.tensors_of(result)]
+        returned = _reachable(t.grad_fn for t in leaves)
+        final = [(t, w) for t, w in final if t.grad_fn in returned] or final
+    if len(final) > 1:
+        lines = "".join(f"\n  loss at {errors.describe(where)}" for _, where in final)
+        raise errors.make_error(MANY_LOSSES + lines)
+    return final[0][0]
+
+
+def _check_state_of_result(leaves):
+    for leaf in leaves:
+        if leaf.layout != torch.strided:
+            raise errors.make_error(f"forward returned a tensor of layout {leaf.layout}")
+
+
+def trace_model(model, args, kwargs, *, training, native_ops):
+    """Captures one call `model(*args, **kwargs)`; returns a Traced."""
+    slots = collect_state(model)
+    scopes = {}
+    for name, module in model.named_modules():
+        scopes.setdefault(id(module), name)
+    session = Session(training, native_ops, scopes)
+    inputs = structure.argument_leaves(args, kwargs)
+    fake_mode = private.FakeTensorMode(allow_non_fake_inputs=True)
+    table = trace_table()
+    traced = Traced(None, slots, inputs, None, [], 0, False, [])
+    placement.reset_placement()
+
+    with fake_mode:
+        for slot in slots:
+            slot.fake = _fake_state(slot)
+        fake_inputs = [torch.empty(t.shape, dtype=t.dtype) for _, t in inputs]
+
+    def joint(*tensors):
+        return _run_joint(model, args, kwargs, session, traced, tensors)
+
+    fakes = [s.fake for s in slots] + fake_inputs
+    state.enter(session)
+    try:
+        with fake_mode, private.patched_torch():
+            gm = private.trace(joint, fakes, table)
+            traced.gm, traced.written = mutations.make_pure(gm, fakes, table)
+    finally:
+        state.leave()
+        placement.reset_placement()
+    traced.streams = session.streams
+    return traced
+
+
+def _run_joint(model, args, kwargs, session, traced, tensors):
+    count = len(traced.slots)
+    for slot, tensor in zip(traced.slots, tensors):
+        slot.fake = tensor
+        for hook in (slot.tensor._backward_hooks or {}).values():
+            if tensor.requires_grad:
+                tensor.register_hook(hook)
+    leaves = iter(tensors[count:])
+    args = [structure.rebuild(a, leaves) for a in args]
+    kwargs = structure.rebuild(dict(kwargs), leaves)
+    swap = _Swap(model, traced.slots)
+    hooks = private.module_hooks(session.enter_module, session.leave_module)
+    with swap, hooks, _Tagger(session), Interceptor(session):
+        session.in_forward = True
+        try:
+            with torch.set_grad_enabled(session.training):
+                result = model(*args, **kwargs)
+        except Exception as error:
+            _note(error)
+            raise
+        finally:
+            session.in_forward = False
+        problems = swap.problems()
+        if problems:
+            raise errors.make_error("; ".join(problems))
+        return _finish(session, traced, result)
+
+
+def _finish(session, traced, result):
+    traced.result = result
+    outputs, index_of = [], {}
+    for _, leaf in structure.tensors_of(result):
+        if not isinstance(leaf, private.FakeTensor):
+            warnings.warn(
+                f"Output expected to be on the IPU but is on {leaf.device}: it is the same in every "
+                "call, with the value it had when the model was compiled",
+                stacklevel=2,
+            )
+            traced.result_leaves.append(("constant", leaf))
+            continue
+        if id(leaf) not in index_of:
+            index_of[id(leaf)] = len(outputs)
+            outputs.append(leaf)
+        traced.result_leaves.append(("value", index_of[id(leaf)]))
+    _check_state_of_result(outputs)
+    traced.num_values = len(outputs)
+    if not session.training:
+        return outputs
+    loss = pick_loss(session, result)
+    traced.has_loss = True
+    wanted = [s for s in traced.slots if s.trainable]
+    gradients = _differentiate(session, loss, wanted)
+    traced.grads = [s for s, g in zip(wanted, gradients) if g is not None]
+    return [*outputs, loss, *[g for g in gradients if g is not None]]
+
+
+def _differentiate(session, loss, slots):
+    if loss.grad_fn is None or not slots:
+        return [None] * len(slots)
+    if not loss.dtype.is_floating_point:
+        raise errors.make_error(f"The loss must be of a floating-point type, not {loss.dtype}")
+    session.in_backward = True
+    number = loss.grad_fn._sequence_nr()
+    seed = session.by_sequence.get(number)
+    if seed is not None:
+        session.last_tag = seed._replace(backward=True)
+    try:
+        with torch.enable_grad():
+            return torch.autograd.grad(
+                loss, [s.fake for s in slots], torch.ones_like(loss), allow_unused=True
+            )
+    except Exception as error:
+        _note(error)
+        raise
+    finally:
+        session.in_backward = False
+
+
+def _note(error):
+    """Says, without changing the error, that it came up while a model was being captured."""
+    where = errors.user_line_of(error)
+    text = "while capturing the model's forward"
+    if where[0]:
+        text += f", at {errors.describe(where)}"
+    if not getattr(error, "__notes__", None):
+        error.add_note(text)

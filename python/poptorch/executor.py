@@ -1,0 +1,524 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``trainingModel`` and ``inferenceModel``: a module wrapped so that calling it runs its compiled
+program on virtual IPUs."""
+
+import dataclasses
+import json
+from datetime import timedelta
+from typing import Any
+
+import torch
+
+from poptorch import _core, _state
+from poptorch._args import Bound, Preparer, Signature, Template, micro_batch
+from poptorch._batching import Batching
+from poptorch._errors import createPoptorchError, raise_core_error
+from poptorch._executable import Executable
+from poptorch._hooks import around_capture
+from poptorch._host_calls import bind_host_calls
+from poptorch._logging import logger
+from poptorch._optimizers import AttributeWatch, DeviceOptimizer, optimizer_lines, settings_of
+from poptorch._pending import add_pending_methods
+from poptorch._progress import Compilation
+from poptorch._version import __version__
+from poptorch.capture import capture
+from poptorch.enums import ConnectionType, OutputMode, ReductionType
+from poptorch.optim import SGD
+from poptorch.optim import Optimizer as PoptorchOptimizer
+from poptorch.options import Options
+from poptorch.strategies import PipelinedExecution
+
+_NOT_COMPILED = "Model has not been compiled or has been destroyed."
+
+
+@add_pending_methods
+class PoplarExecutor:
+    """A wrapped model; made by :func:`trainingModel` and :func:`inferenceModel`.
+
+    Attributes that it does not define are those of the user's model.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        options: Options | None,
+        training: bool,
+        poptorch_version: str,
+        optimizer: Any = None,
+        user_model: torch.nn.Module | None = None,
+    ) -> None:
+        self._options = _own_options(options, training)
+        self._training = training
+        self._poptorch_version = poptorch_version
+        self._user_model = user_model if user_model is not None else model
+        # What is captured: children and tensors are the user's, plain attributes are not.
+        self._model = _state.shallow_copy(self._user_model) if training else self._user_model
+        self._signature = Signature(self._model.forward)
+        self._prepare = Preparer()
+        self._compilation = Compilation(self._options._show_compilation_progress_bar)
+        self._executable: Executable | None = None
+        self._executable_inputs: Bound | None = None
+        self._is_attached = False
+        self._rng_words: list[int] | None = None
+        self._seed: int | None = None
+
+        self._sync = _state.WeightSync(self.copyWeightsToHost)
+        self._watch = _state.TensorWatch(self._user_model, self._sync)
+        self._links: list[_state.WeightSync] = []
+        self._links_seen: list[int] = []
+        self._mover: _state.StateMover | None = None
+
+        self._optimizer: Any = None
+        self._device_optimizer: DeviceOptimizer | None = None
+        self._attribute_watch = AttributeWatch()
+        if training:
+            if optimizer is None:
+                optimizer = SGD(self._user_model.parameters(), lr=0.01)
+            self._adopt_optimizer(optimizer)
+            self._wrap()
+
+    # Calling -------------------------------------------------------------------------------------
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run one call: D weight updates when training, D forward passes otherwise.
+
+        The first call compiles the model. Arguments are those of the model's forward, with
+        dimension 0 of every tensor holding all micro-batches of the call.
+        """
+        executable = self._executable
+        if executable is None or not self._is_attached:
+            executable = self._make_ready(args, kwargs)
+        tensors = executable.match(args, kwargs)
+        if tensors is None:
+            tensors = self._checked_tensors(executable, args, kwargs)
+        if self._training:
+            optimizer = self._optimizer
+            if getattr(optimizer, "host_state_is_dirty", False):
+                self._write_optim_state_dict_if_needed()
+            # Before the run, because a run that is interrupted has trained as well.
+            self._sync.stale = True
+            # Schedulers warn unless the optimizer's step, which never runs here, was called.
+            optimizer._opt_called = True
+            if isinstance(optimizer, PoptorchOptimizer):
+                optimizer.ipu_state_is_dirty = True
+        elif self._links:
+            self._follow_links()
+        return executable.call(tensors)
+
+    def _make_ready(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Executable:
+        assert self._options.connection_type != ConnectionType.Never, (
+            "Trying to run a model on an offline device: its connection type is "
+            "poptorch.ConnectionType.Never"
+        )
+        if self._executable is None:
+            self._compile(args, kwargs)
+        elif not self._is_attached:
+            self.attachToDevice()
+        assert self._executable is not None
+        return self._executable
+
+    def _checked_tensors(
+        self, executable: Executable, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> list[torch.Tensor]:
+        bound = self._signature.bind(args, kwargs)
+        executable.template.check(bound)
+        executable.learn(args, kwargs, bound)
+        return self._prepare(bound, compiling=False).tensors()
+
+    def _follow_links(self) -> None:
+        """Take over weights that a training executor of the same model has changed."""
+        for link in self._links:
+            link.refresh()
+        seen = [link.version for link in self._links]
+        if seen != self._links_seen:
+            self._links_seen = seen
+            self._mover.upload()
+
+    # Compiling -----------------------------------------------------------------------------------
+
+    def compile(self, *args: Any, **kwargs: Any) -> None:
+        """Compile the model for arguments like these, without running it."""
+        if self._executable is not None:
+            logger.warning("Call to compile() ignored: model already compiled")
+            return
+        self._compile(args, kwargs)
+
+    def _compile(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        given = self._signature.bind(args, kwargs)
+        bound = self._prepare(given, compiling=True)
+        batching = Batching.of(self._options, self._training)
+        micro = micro_batch(bound, batching)
+        if self._training and not _state.is_wrapped(self._user_model):
+            self._wrap()
+        with self._compilation.running() as bar:
+            self._links = [s for s in _state.syncs_of(self._model) if s is not self._sync]
+            for sync in (*self._links, self._sync):
+                sync.refresh()
+            strategy = self._options._execution_strategy
+            strategy.onStartTracing()
+            with around_capture(), _state.plain_tensors(self._model):
+                captured = capture(
+                    self._model,
+                    micro.args,
+                    micro.kwargs,
+                    training=self._training,
+                    native_ops=_native_ops(),
+                    name="training" if self._training else "inference",
+                )
+            strategy.onEndTracing()
+            bar.captured()
+            if captured.input_writebacks:
+                batching = dataclasses.replace(batching, needs_all=True)
+            parameters = _Parameters(self._model, captured)
+            text = self._with_optimizer(captured, parameters)
+            blobs = {name: t.contiguous() for name, t in captured.constants.items()}
+            constants = {name: (blob.data_ptr(), blob.nbytes) for name, blob in blobs.items()}
+            try:
+                program = _core.compile(text, self._core_options(batching), constants, bar.core)
+            except _core.Error as exc:
+                raise_core_error(exc)
+            bind_host_calls(program)
+        template = Template(self._signature, given)
+        executable = Executable(program, captured, batching, template, bound)
+        executable.learn(args, kwargs, given)
+        states = {info.name: info.tensor for info in (*captured.params, *captured.buffers)}
+        try:
+            self._mover = _state.StateMover(program, states)
+            if self._training:
+                self._device_optimizer = DeviceOptimizer(
+                    program, self._optimizer, settings_of(self._optimizer), parameters.name_of
+                )
+            self._executable = executable
+            self._executable_inputs = given.replaced(
+                iter([torch.empty_like(t, device="meta") for t in given.tensors()])
+            )
+            self._seed = _state.choose_seed(self._options)
+            _state.seed_rng(program, self._seed)
+            self._on_device_attach()
+        except BaseException:
+            self._forget_program()
+            raise
+
+    def _forget_program(self) -> None:
+        self._executable = None
+        self._executable_inputs = None
+        self._mover = None
+        self._device_optimizer = None
+        self._is_attached = False
+        self._sync.stale = False
+
+    def _with_optimizer(self, captured: Any, parameters: "_Parameters") -> str:
+        if not self._training:
+            return captured.text
+        settings = settings_of(self._optimizer)
+        return captured.with_optimizer(
+            optimizer_lines(self._optimizer, settings, parameters.value_of)
+        )
+
+    def _core_options(self, batching: Batching) -> str:
+        reduction = ReductionType.Mean
+        if self._training:
+            reduction = self._options.Training.accumulation_and_replication_reduction_type
+        return json.dumps(
+            {
+                **batching.core_options(reduction),
+                "threads": torch.get_num_threads(),
+                "seed": self._options.random_seed if self._options.exists("random_seed") else 0,
+                "training": self._training,
+            }
+        )
+
+    def isCompiled(self) -> bool:
+        """Whether there is a compiled program."""
+        return self._executable is not None
+
+    def compilationTime(self) -> timedelta:
+        """How long the compilation took."""
+        if self._executable is None:
+            raise createPoptorchError("Please compile the model before obtaining compilation time.")
+        if not self._options._show_compilation_progress_bar:
+            raise createPoptorchError(
+                "Please set showCompilationProgressBar option to True before compiling."
+            )
+        assert self._compilation.duration is not None
+        return self._compilation.duration
+
+    def destroy(self) -> None:
+        """Free the program, with the weights back on the host; the next call compiles again."""
+        if self._executable is not None:
+            if self._training:
+                self.copyWeightsToHostIfNeeded()
+                self._read_optim_state_dict_if_needed()
+            self._rng_words = self._rng_from_device()
+            self._forget_program()
+        if self._training and _state.is_wrapped(self._user_model):
+            self._watch.stop()
+            _state.unwrap_module(self._user_model)
+
+    def _wrap(self) -> None:
+        self._watch.check()
+        self._watch.start()
+        _state.wrap_module(self._user_model, self)
+
+    # Weights -------------------------------------------------------------------------------------
+
+    def copyWeightsToHostIfNeeded(self) -> bool:
+        """Fetch the weights if the program has changed them; says whether it had."""
+        return self._sync.refresh()
+
+    def copyWeightsToHost(self) -> None:
+        """Fetch the weights from the device."""
+        if self._mover is None:
+            raise createPoptorchError(_NOT_COMPILED)
+        self._mover.download()
+        self._sync.fetched()
+
+    def copyWeightsToDevice(self) -> None:
+        """Send the weights to the device; what was trained since the last fetch is lost."""
+        if self._mover is None:
+            raise createPoptorchError(_NOT_COMPILED)
+        self._sync.stale = False
+        self._mover.upload()
+        self._sync.fetched()
+
+    def copyNamedBuffersToDevice(self) -> None:
+        """Send the buffers listed in ``Options.updatableNamedBuffers`` to the device."""
+        if self._mover is None:
+            raise createPoptorchError(_NOT_COMPILED)
+        names = self._options.updatable_named_buffers
+        if not names:
+            raise createPoptorchError("No named buffers marked as updatable")
+        self._mover.upload(names)
+
+    def load_state_dict(self, state_dict: dict[str, torch.Tensor], strict: bool = True) -> Any:
+        """Load weights into the model, and send them to the device if it is attached."""
+        result = self._user_model.load_state_dict(state_dict, strict)
+        if self._is_attached:
+            self.copyWeightsToDevice()
+        return result
+
+    # Optimizer -----------------------------------------------------------------------------------
+
+    def setOptimizer(self, optimizer: Any) -> None:
+        """Use the values of ``optimizer`` from the next call on; nothing is compiled again."""
+        if not self._training:
+            raise createPoptorchError("setOptimizer is only for training models")
+        settings = settings_of(optimizer)
+        if self._device_optimizer is not None:
+            self._device_optimizer.check(settings)
+        if optimizer is not self._optimizer:
+            self._read_optim_state_dict_if_needed()
+            if isinstance(self._optimizer, PoptorchOptimizer):
+                self._optimizer._fetch_state = None
+            self._adopt_optimizer(optimizer)
+        self._attribute_watch(optimizer, self._options._relax_optimizer_checks)
+        if self._device_optimizer is not None and self._is_attached:
+            self._device_optimizer.send(settings)
+            self._write_optim_state_dict_if_needed()
+
+    def _adopt_optimizer(self, optimizer: Any) -> None:
+        settings_of(optimizer)
+        self._attribute_watch(optimizer, self._options._relax_optimizer_checks)
+        self._optimizer = optimizer
+        if isinstance(optimizer, PoptorchOptimizer):
+            optimizer._fetch_state = self._read_optim_state_dict_if_needed
+
+    def _read_optim_state_dict_if_needed(self) -> None:
+        optimizer = self._optimizer
+        if self._device_optimizer is None or not isinstance(optimizer, PoptorchOptimizer):
+            return
+        if optimizer.ipu_state_is_dirty:
+            optimizer.set_state_dict(self._device_optimizer.read())
+            optimizer.host_state_is_dirty = False
+
+    def _write_optim_state_dict_if_needed(self) -> None:
+        optimizer = self._optimizer
+        if self._device_optimizer is None or not isinstance(optimizer, PoptorchOptimizer):
+            return
+        if optimizer.host_state_is_dirty:
+            self._device_optimizer.write(optimizer.get_state_dict()["ipu_state"])
+            optimizer.host_state_is_dirty = False
+
+    # Device --------------------------------------------------------------------------------------
+
+    def isAttachedToDevice(self) -> bool:
+        """Whether the program is on a device."""
+        return self._is_attached
+
+    def attachToDevice(self) -> None:
+        """Put the program, its weights and its state on a device again."""
+        assert self._options.connection_type != ConnectionType.Never, (
+            "Trying to attach to an offline device"
+        )
+        if self._executable is None:
+            raise createPoptorchError(_NOT_COMPILED)
+        if self._is_attached:
+            raise createPoptorchError("Device is already attached")
+        self._on_device_attach()
+
+    def detachFromDevice(self) -> None:
+        """Take the program off its device, with weights and state back on the host."""
+        if self._executable is None:
+            raise createPoptorchError(_NOT_COMPILED)
+        if not self._is_attached:
+            raise createPoptorchError("Device is not attached")
+        if self._training:
+            self.copyWeightsToHostIfNeeded()
+            self._read_optim_state_dict_if_needed()
+        self._rng_words = self._rng_from_device()
+        self._is_attached = False
+
+    def _on_device_attach(self) -> None:
+        self._is_attached = True
+        self.copyWeightsToDevice()
+        self._links_seen = [link.version for link in self._links]
+        if self._device_optimizer is not None:
+            settings = settings_of(self._optimizer)
+            self._device_optimizer.check(settings)
+            self._device_optimizer.forget()
+            self._device_optimizer.send(settings)
+            optimizer = self._optimizer
+            if isinstance(optimizer, PoptorchOptimizer) and optimizer.has_state():
+                optimizer.host_state_is_dirty = True
+            self._write_optim_state_dict_if_needed()
+        if self._rng_words is not None:
+            self._rng_to_device(self._rng_words)
+
+    # Random numbers ------------------------------------------------------------------------------
+
+    def _rng_from_device(self) -> list[int] | None:
+        if self._executable is None or self._seed is None:
+            return None
+        return [self._seed, *_state.read_rng(self._executable.program)]
+
+    def _rng_to_device(self, words: list[int]) -> None:
+        assert self._executable is not None
+        self._seed = words[0]
+        if len(words) == 1:
+            _state.seed_rng(self._executable.program, words[0])
+        else:
+            _state.write_rng(self._executable.program, words[1:])
+
+    @property
+    def rng_state(self) -> list[int] | None:
+        """The random state of the device: the seed, then 32-bit words."""
+        if self._executable is None:
+            raise createPoptorchError(_NOT_COMPILED)
+        return self._rng_from_device() if self._is_attached else self._rng_words
+
+    @rng_state.setter
+    def rng_state(self, state: list[int]) -> None:
+        self._rng_words = list(state)
+        if self._executable is not None and self._is_attached:
+            self._rng_to_device(self._rng_words)
+
+    # The model behind ----------------------------------------------------------------------------
+
+    @property
+    def model(self) -> torch.nn.Module:
+        """The user's model."""
+        return self._user_model
+
+    @property
+    def options(self) -> Options:
+        """This executor's own frozen copy of the options."""
+        return self._options
+
+    def __getattr__(self, attribute: str) -> Any:
+        model = self.__dict__.get("_user_model")
+        if model is None:
+            raise AttributeError(attribute)
+        return getattr(model, attribute)
+
+    def __repr__(self) -> str:
+        return repr(self._user_model)
+
+
+class _Parameters:
+    """Parameters of a model by identity: their names, and their values in the captured graph."""
+
+    def __init__(self, model: torch.nn.Module, captured: Any) -> None:
+        self._names = {id(tensor): name for name, tensor in model.named_parameters()}
+        self._used = {id(info.tensor): info for info in captured.params}
+
+    def name_of(self, parameter: torch.Tensor) -> str:
+        """Its name; KeyError if it is not the model's."""
+        info = self._used.get(id(parameter))
+        return self._names[id(parameter)] if info is None else info.name
+
+    def value_of(self, parameter: torch.Tensor) -> str | None:
+        """Its value in the text; None if the loss does not depend on it."""
+        name = self._names.get(id(parameter))
+        if name is None:
+            raise KeyError(
+                f"A parameter of the optimizer, of shape {list(parameter.shape)}, does not belong "
+                "to the model"
+            )
+        info = self._used.get(id(parameter))
+        return info.value if info is not None and info.trainable else None
+
+
+def _own_options(options: Options | None, training: bool) -> Options:
+    if options is None:
+        options = Options()
+    if not isinstance(options, Options):
+        raise createPoptorchError(f"Invalid type: 'options' is of type {type(options)}")
+    options._freeze()
+    own = options.clone()
+    if own.defaultOutputMode():
+        own.outputMode(OutputMode.Final if training else OutputMode.All)
+    if not training and own.Training.gradient_accumulation != 1:
+        hint = ""
+        if isinstance(own._execution_strategy, PipelinedExecution):
+            hint = " Use deviceIterations to keep the pipeline full instead."
+        raise createPoptorchError(
+            "You must set poptorch.Options().Training.gradientAccumulation to 1 or leave it as its "
+            f"default value (1) when running a poptorch.inferenceModel().{hint}"
+        )
+    own._freeze()
+    return own
+
+
+_ops: list[str] = []
+
+
+def _native_ops() -> list[str]:
+    if not _ops:
+        _ops.extend(_core.native_ops())
+    return _ops
+
+
+def trainingModel(
+    model: torch.nn.Module | PoplarExecutor,
+    options: Options | None = None,
+    optimizer: torch.optim.Optimizer | None = None,
+) -> PoplarExecutor:
+    """Wrap a model so that a call runs forward, backward and the weight update.
+
+    Args:
+        model: computes its loss in forward. While it is wrapped its class changes: reading its
+            weights fetches the newest ones.
+        options: how to compile and run it; frozen by this.
+        optimizer: of ``poptorch.optim`` or ``torch.optim``; SGD with a rate of 0.01 if None.
+    """
+    module = model._user_model if isinstance(model, PoplarExecutor) else model
+    if _state.is_wrapped(module):
+        raise RuntimeError(
+            "Model has already been wrapped in 'poptorch.trainingModel'. Call destroy() on that "
+            "executor, or wrap the model for inference."
+        )
+    return PoplarExecutor(module, options, True, __version__, optimizer, module)
+
+
+def inferenceModel(
+    model: torch.nn.Module | PoplarExecutor, options: Options | None = None
+) -> PoplarExecutor:
+    """Wrap a model so that a call runs its forward.
+
+    Args:
+        model: a module, or an executor of one. If it is wrapped for training, newly trained
+            weights are taken over before each call.
+        options: how to compile and run it; frozen by this.
+    """
+    module = model._user_model if isinstance(model, PoplarExecutor) else model
+    return PoplarExecutor(_state.shallow_copy(module), options, False, __version__)

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The native module under its PopTorch name: programs take exception classes from here."""
+
+from enum import IntEnum
+
+from poptorch._core import *  # noqa: F403
+from poptorch._device import ipuHardwareVersion
+from poptorch._errors import Error, RecoverableError, UnrecoverableError
+from poptorch._logging import setLogLevel
+
+__all__ = [
+    "Error",
+    "RecoverableError",
+    "TestErrorType",
+    "UnrecoverableError",
+    "ipuHardwareVersion",
+    "setLogLevel",
+]
+
+
+class TestErrorType(IntEnum):
+    """Kinds of errors that :func:`_throwTestError` can raise."""
+
+    __test__ = False  # not a test class
+
+    Poptorch = 0
+    Popart = 1
+    PopartInternal = 2
+    Poplibs = 3
+    PoplarUnrecoverable = 4
+    PoplarUnknown = 5
+    PoplarRecoverableFullReset = 6
+    PoplarLinkError = 7
+
+
+def _throwTestError(kind: TestErrorType) -> None:
+    """Raise a sample of a category of errors, for programs that test their handlers."""
+    message = "This is a test error"
+    samples = {
+        TestErrorType.Poptorch: Error(message, "poptorch_cpp_error"),
+        TestErrorType.Popart: Error(message, "popart_exception"),
+        TestErrorType.PopartInternal: Error(message, "popart_internal_exception"),
+        TestErrorType.Poplibs: Error(message, "poplibs_exception"),
+        TestErrorType.PoplarUnrecoverable: UnrecoverableError(
+            message, "poplar_unrecoverable_runtime_error"
+        ),
+        TestErrorType.PoplarUnknown: Error(message, "poplar_unknown_runtime_error"),
+        TestErrorType.PoplarRecoverableFullReset: RecoverableError(
+            message, "poplar_recoverable_runtime_error", "", "FULL_RESET"
+        ),
+        TestErrorType.PoplarLinkError: Error(message, "poplar_link_error"),
+    }
+    raise samples[kind]

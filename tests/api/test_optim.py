@@ -1,0 +1,253 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Optimizers: the same weights as PyTorch, values that change without recompilation, state."""
+
+import copy
+import io
+import pickle
+
+import poptorch
+import pytest
+import torch
+from api_support import Regression, eager_step
+from poptorch import optim
+
+SAME = {
+    "sgd": (torch.optim.SGD, {"lr": 0.1}),
+    "sgd momentum": (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9}),
+    "sgd decay": (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.1}),
+    "sgd dampening": (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "dampening": 0.5}),
+    "sgd nesterov": (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "nesterov": True}),
+    "sgd maximize": (torch.optim.SGD, {"lr": 0.1, "maximize": True}),
+    "adam": (torch.optim.Adam, {"lr": 0.1}),
+    "adam decay": (torch.optim.Adam, {"lr": 0.1, "weight_decay": 0.1, "betas": (0.8, 0.99)}),
+    "adam amsgrad": (torch.optim.Adam, {"lr": 0.1, "amsgrad": True}),
+    "adamw": (torch.optim.AdamW, {"lr": 0.1, "weight_decay": 0.1}),
+    "rmsprop": (torch.optim.RMSprop, {"lr": 0.01}),
+    "rmsprop all": (
+        torch.optim.RMSprop,
+        {"lr": 0.01, "momentum": 0.5, "centered": True, "weight_decay": 0.1, "alpha": 0.9},
+    ),
+}
+
+
+@pytest.mark.parametrize("ours", [False, True], ids=["torch", "poptorch"])
+@pytest.mark.parametrize("kind, values", SAME.values(), ids=SAME.keys())
+def test_twenty_steps_equal_eager(opts, ours, kind, values):
+    torch.manual_seed(3)
+    model = Regression()
+    twin = copy.deepcopy(model)
+    optimizer = getattr(optim, kind.__name__) if ours else kind
+    training = poptorch.trainingModel(model, opts, optimizer(model.parameters(), **values))
+    reference = kind(twin.parameters(), **values)
+    for _ in range(20):
+        batch = torch.randn(4, 3), torch.randn(4, 2)
+        training(*batch)
+        eager_step(twin, reference, *batch)
+    torch.testing.assert_close(
+        dict(model.state_dict()), dict(twin.state_dict()), rtol=1e-5, atol=1e-6
+    )
+
+
+def test_parameter_groups(regression, batch, opts):
+    twin = copy.deepcopy(regression)
+
+    def groups(model):
+        return [
+            {"params": [model.linear.weight], "lr": 0.5, "weight_decay": 0.1},
+            {"params": [model.linear.bias]},
+        ]
+
+    training = poptorch.trainingModel(
+        regression, opts, optim.SGD(groups(regression), lr=0.1, momentum=0.9)
+    )
+    reference = torch.optim.SGD(groups(twin), lr=0.1, momentum=0.9)
+    for _ in range(5):
+        training(*batch)
+        eager_step(twin, reference, *batch)
+    torch.testing.assert_close(dict(regression.state_dict()), dict(twin.state_dict()))
+
+
+def test_a_scheduler_changes_the_rate_without_compiling(regression, batch, opts):
+    compiled = []
+    handle = poptorch.registerPreCompileHook(lambda: compiled.append(1))
+    twin = copy.deepcopy(regression)
+    optimizer = optim.SGD(regression.parameters(), lr=0.5, momentum=0.9)
+    reference = torch.optim.SGD(twin.parameters(), lr=0.5, momentum=0.9)
+    training = poptorch.trainingModel(regression, opts, optimizer)
+    schedulers = [torch.optim.lr_scheduler.ExponentialLR(o, 0.5) for o in (optimizer, reference)]
+    for _ in range(5):
+        training(*batch)
+        eager_step(twin, reference, *batch)
+        for scheduler in schedulers:
+            scheduler.step()
+        training.setOptimizer(optimizer)
+    handle.remove()
+    assert len(compiled) == 1
+    torch.testing.assert_close(dict(regression.state_dict()), dict(twin.state_dict()))
+
+
+def test_values_change_only_with_set_optimizer(regression, batch, opts):
+    optimizer = optim.SGD(regression.parameters(), lr=0.1)
+    training = poptorch.trainingModel(regression, opts, optimizer)
+    training(*batch)
+    before = regression.linear.weight.detach().clone()
+    optimizer.param_groups[0]["lr"] = 0.0
+    training(*batch)
+    moved = regression.linear.weight.detach().clone()
+    assert not torch.equal(before, moved)
+    training.setOptimizer(optimizer)
+    training(*batch)
+    assert torch.equal(regression.linear.weight.detach(), moved)
+
+
+def test_constants_may_not_change(regression, batch, opts):
+    optimizer = optim.SGD(regression.parameters(), lr=0.1)
+    training = poptorch.trainingModel(regression, opts, optimizer)
+    training(*batch)
+    optimizer.param_groups[0]["weight_decay"] = 0.5
+    with pytest.raises(poptorch.Error, match="Values are constant but do not match") as caught:
+        training.setOptimizer(optimizer)
+    assert caught.value.type == "popart_exception"
+    optimizer.param_groups[0]["weight_decay"] = 0.0
+    training.setOptimizer(optimizer)
+    training(*batch)
+
+
+def test_variable_attributes():
+    parameter = torch.nn.Parameter(torch.zeros(1))
+    optimizer = optim.SGD([parameter], lr=0.1, momentum=0.0)
+    variable = optimizer.variable_attrs
+    assert not variable.isConstant("lr") and not variable.isConstant("momentum")
+    assert variable.isConstant("weight_decay") and variable.isConstant("loss_scaling")
+    variable.markAsVariable("weight_decay")
+    assert not variable.isConstant("weight_decay")
+    variable.markAsConstant("weight_decay")
+    assert variable.isConstant("weight_decay")
+    with pytest.raises(AssertionError, match="Unknown attribute nothing, allowed values:"):
+        variable.markAsVariable("nothing")
+
+
+def test_a_variable_may_start_at_zero(regression, batch, opts):
+    twin = copy.deepcopy(regression)
+    optimizer = optim.SGD(regression.parameters(), lr=0.1, weight_decay=0.0)
+    training = poptorch.trainingModel(regression, opts, optimizer)
+    reference = torch.optim.SGD(twin.parameters(), lr=0.1)
+    for decay in (0.0, 0.5):
+        optimizer.param_groups[0]["weight_decay"] = decay
+        reference.param_groups[0]["weight_decay"] = decay
+        training.setOptimizer(optimizer)
+        training(*batch)
+        eager_step(twin, reference, *batch)
+    torch.testing.assert_close(dict(regression.state_dict()), dict(twin.state_dict()))
+
+
+def test_defaults_of_the_extras():
+    parameter = torch.nn.Parameter(torch.zeros(1))
+    assert optim.SGD([parameter], lr=0.1).loss_scaling == 1.0
+    assert optim.SGD([parameter], lr=0.1).use_combined_accum is False
+    assert optim.AdamW([parameter]).bias_correction is True
+    assert optim.LAMB([parameter]).max_weight_norm == 65500.0
+    assert optim.LAMB([parameter]).defaults["weight_decay"] == 1e-2
+    assert optim.RMSprop([parameter]).use_tf_variant is False
+    assert optim.Adam([parameter]).accum_type == torch.float32
+    with pytest.raises(TypeError):
+        optim.SGD([parameter])
+
+
+def test_loss_scaling_changes_nothing(regression, batch, opts):
+    twin = copy.deepcopy(regression)
+    training = poptorch.trainingModel(
+        regression, opts, optim.SGD(regression.parameters(), lr=0.1, loss_scaling=1024.0)
+    )
+    training(*batch)
+    eager_step(twin, torch.optim.SGD(twin.parameters(), lr=0.1), *batch)
+    torch.testing.assert_close(dict(regression.state_dict()), dict(twin.state_dict()))
+
+
+@pytest.mark.parametrize("kind", [optim.SGD, optim.Adam, optim.AdamW])
+def test_state_survives_a_file_and_a_new_model(batch, opts, kind):
+    values = {"lr": 0.1, "momentum": 0.9} if kind is optim.SGD else {"lr": 0.1}
+
+    def start(model):
+        optimizer = kind(model.parameters(), **values)
+        return optimizer, poptorch.trainingModel(model, opts, optimizer)
+
+    torch.manual_seed(5)
+    model = Regression()
+    optimizer, training = start(model)
+    assert optimizer.state_dict()["ipu_state"] is None
+    for _ in range(3):
+        training(*batch)
+    file = io.BytesIO()
+    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, file)
+    for _ in range(3):
+        training(*batch)
+
+    file.seek(0)
+    saved = torch.load(file)
+    names = {"Accl___linear.weight"} if kind is optim.SGD else {"Accl1___linear.weight"}
+    assert names <= saved["optimizer"]["ipu_state"].keys()
+    other = Regression()
+    other.load_state_dict(saved["model"])
+    restored, continued = start(other)
+    restored.load_state_dict(saved["optimizer"])
+    for _ in range(3):
+        continued(*batch)
+    assert torch.equal(other.linear.weight.detach(), model.linear.weight.detach())
+
+
+def test_state_loaded_after_compilation(regression, batch, opts):
+    optimizer = optim.SGD(regression.parameters(), lr=0.1, momentum=0.9)
+    training = poptorch.trainingModel(regression, opts, optimizer)
+    training(*batch)
+    weights, state = copy.deepcopy(regression.state_dict()), copy.deepcopy(optimizer.state_dict())
+    training(*batch)
+    expected = regression.linear.weight.detach().clone()
+    training.load_state_dict(weights)
+    optimizer.load_state_dict(state)
+    training(*batch)
+    assert torch.equal(regression.linear.weight.detach(), expected)
+
+
+def test_optimizers_can_be_pickled_with_their_state(regression, batch, opts):
+    optimizer = optim.Adam(regression.parameters(), lr=0.1)
+    training = poptorch.trainingModel(regression, opts, optimizer)
+    training(*batch)
+    loaded = pickle.loads(pickle.dumps(optimizer))
+    torch.testing.assert_close(
+        loaded.get_state_dict()["ipu_state"], optimizer.state_dict()["ipu_state"]
+    )
+    assert loaded.host_state_is_dirty
+
+
+def test_a_new_optimizer_object_may_take_over(regression, batch, opts):
+    first = optim.SGD(regression.parameters(), lr=0.1, momentum=0.9)
+    training = poptorch.trainingModel(regression, opts, first)
+    training(*batch)
+    second = optim.SGD(regression.parameters(), lr=0.0, momentum=0.9)
+    training.setOptimizer(second)
+    before = regression.linear.weight.detach().clone()
+    training(*batch)
+    assert torch.equal(regression.linear.weight.detach(), before)
+    assert first.has_state()
+    with pytest.raises(poptorch.Error, match="Can not replace optimizer of type"):
+        training.setOptimizer(optim.Adam(regression.parameters(), lr=0.1))
+    training(*batch)
+
+
+def test_unexpected_attributes_are_reported_once(regression, batch, opts, log):
+    optimizer = optim.SGD(regression.parameters(), lr=0.1)
+    training = poptorch.trainingModel(regression, opts, optimizer)
+    optimizer.param_groups[0]["initial_lr"] = 0.1
+    for _ in range(2):
+        training.setOptimizer(optimizer)
+    assert log.text.count("Ignoring unexpected group 0 attribute in SGD optimizer") == 1
+
+
+def test_lamb_runs_on_the_host():
+    parameter = torch.nn.Parameter(torch.tensor([3.0, 4.0]))
+    parameter.grad = torch.tensor([1.0, 1.0])
+    optim.LAMB([parameter], lr=0.1, weight_decay=0.0).step()
+    # The update is (1, 1); its norm is sqrt(2), that of the weights 5.
+    expected = torch.tensor([3.0, 4.0]) - 0.1 * 5 / 2**0.5
+    torch.testing.assert_close(parameter.detach(), expected)

@@ -1,0 +1,292 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options: storage, checks, freezing, cloning, loading, and the table behind them."""
+
+import json
+
+import poptorch
+import pytest
+import torch
+from poptorch._options_table import OPTIONS, UNSET, Effect
+
+
+def test_setters_chain_and_values_are_attributes():
+    opts = poptorch.Options()
+    assert opts.deviceIterations(3).replicationFactor(2) is opts
+    assert opts.device_iterations == 3
+    assert opts("replication_factor") == 2
+    assert opts.Training.gradientAccumulation(4) is opts.Training
+    assert opts.Training.gradient_accumulation == 4
+
+
+def test_documented_defaults():
+    opts = poptorch.Options()
+    assert opts.device_iterations == 1
+    assert opts.output_mode == poptorch.OutputMode.Default
+    assert opts.connection_type == poptorch.ConnectionType.Always
+    assert opts.Training.toDict() == {
+        "gradient_accumulation": 1,
+        "accumulation_and_replication_reduction_type": poptorch.ReductionType.Mean,
+        "meanAccumulationAndReplicationReductionStrategy": poptorch.MeanReductionStrategy.Post,
+    }
+    assert not opts.exists("random_seed")
+    assert opts._Popart.options["rearrangeAnchorsOnHost"] is False
+
+
+def test_attribute_assignment_is_checked_like_the_setter():
+    opts = poptorch.Options()
+    opts.device_iterations = 5
+    assert opts.device_iterations == 5
+    with pytest.raises(AssertionError, match="Unexpected type .* for option device_iterations"):
+        opts.device_iterations = "5"
+    with pytest.raises(AssertionError, match="Unexpected type"):
+        opts.deviceIterations(2.0)
+
+
+def test_a_bool_does_not_change_the_type_of_an_int_option():
+    opts = poptorch.Options().deviceIterations(True)
+    assert opts.deviceIterations(2).device_iterations == 2
+
+
+def test_unknown_names():
+    opts = poptorch.Options()
+    with pytest.raises(AttributeError, match="Invalid attribute nothing."):
+        getattr(opts, "nothing")  # noqa: B009
+    with pytest.raises(AssertionError, match="Invalid option nothing, valid options are"):
+        opts.nothing = 1
+    with pytest.raises(AttributeError, match="Invalid private attribute"):
+        opts._nothing = 1
+    with pytest.raises(AssertionError, match="Invalid option"):
+        opts.set(nothing=1)
+
+
+def test_enums_are_required_by_setters():
+    opts = poptorch.Options()
+    for setter in (opts.outputMode, opts.connectionType, opts.syncPattern):
+        with pytest.raises(AssertionError):
+            setter(1)
+
+
+def test_output_mode_every_n_needs_a_period():
+    opts = poptorch.Options()
+    with pytest.raises(AssertionError, match="EveryN anchor must have output_return_period"):
+        opts.outputMode(poptorch.OutputMode.EveryN)
+    opts.outputMode(poptorch.OutputMode.EveryN, 2)
+    assert (opts.output_mode, opts.output_return_period) == (1, 2)
+    opts.outputMode(poptorch.OutputMode.All, 2)
+    assert opts.output_return_period == 1
+
+
+def test_input_replica_grouping_checks():
+    opts = poptorch.Options().replicationFactor(4)
+    group = poptorch.CommGroupType
+    with pytest.raises(ValueError, match="input_group_type cannot be All"):
+        opts.inputReplicaGrouping(2, group.All)
+    with pytest.raises(ValueError, match="input_group_size cannot be larger than"):
+        opts.inputReplicaGrouping(8, group.Consecutive)
+    with pytest.raises(ValueError, match="input_group_size must be a factor of"):
+        opts.inputReplicaGrouping(3, group.Consecutive)
+    opts.inputReplicaGrouping(2, group.Orthogonal)
+    assert opts.input_group_size == 2
+    opts.inputReplicaGrouping(4, group.NoGrouping)
+    assert (opts.input_group_size, opts.input_cgt) == (1, group.Consecutive)
+
+
+@pytest.mark.parametrize("reduction", [poptorch.ReductionType.NoReduction, 1, "mean"])
+def test_reduction_type_is_mean_or_sum(reduction):
+    with pytest.raises(ValueError, match="must be set to poptorch.ReductionType.Mean or"):
+        poptorch.Options().Training.accumulationAndReplicationReductionType(reduction)
+
+
+def test_available_memory_keys():
+    opts = poptorch.Options().setAvailableMemoryProportion({"IPU0": 0.5, "IPU12": 0.1})
+    assert opts.available_memory_proportion == {0: 0.5, 12: 0.1}
+    with pytest.raises(AssertionError, match="Invalid key: GPU0"):
+        opts.setAvailableMemoryProportion({"GPU0": 0.5})
+
+
+def test_precision_options_are_backend_options():
+    opts = poptorch.Options()
+    opts.Precision.enableStochasticRounding(True)
+    opts.Precision.setPartialsType(torch.half)
+    opts.Training.setConvolutionDithering(True)
+    backend = opts._Popart.options
+    assert backend["enableStochasticRounding"] is True
+    assert backend["partialsTypeMatMuls"] == "half"
+    assert backend["convolutionOptions"] == {"partialsType": "half", "enableConvDithering": "true"}
+    with pytest.raises(AssertionError, match="needs to be set to a bool"):
+        opts.Precision.enableFloatingPointExceptions(1)
+    with pytest.raises(ValueError, match="parameter to setPartialsType should be"):
+        opts.Precision.setPartialsType(torch.int32)
+    with pytest.raises(ValueError, match="is no longer supported"):
+        opts.Jit.traceModel(True)
+
+
+def test_tensor_locations():
+    opts = poptorch.Options()
+    with pytest.raises(AssertionError, match="even number between 32 and 192"):
+        opts.TensorLocations.numIOTiles(33)
+    settings = poptorch.TensorLocationSettings().useOnChipStorage(False).minElementsForOffChip(4)
+    opts.TensorLocations.setWeightLocation(settings)
+    settings.useOnChipStorage(True)
+    assert opts.TensorLocations.location_weight == {"onChip": 0, "minElementsForOffChip": 4}
+    assert not settings.useOnChipStorage(None).exists("onChip")
+    with pytest.raises(AssertionError):
+        opts.TensorLocations.setWeightLocation(3)
+
+
+def test_distributed_reads_the_environment(monkeypatch):
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "4")
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "3")
+    distributed = poptorch.Options().Distributed
+    assert (distributed.numProcesses, distributed.processId) == (4, 3)
+    distributed.disable()
+    assert (distributed.numProcesses, distributed.processId) == (1, 0)
+
+
+def test_frozen_options_can_be_cloned_but_not_changed(regression):
+    opts = poptorch.Options()
+    executor = poptorch.inferenceModel(regression, opts)
+    changes = [
+        lambda o: o.deviceIterations(2),
+        lambda o: o.Training.gradientAccumulation(2),
+        lambda o: o.Precision.enableStochasticRounding(True),
+        lambda o: o._Popart.set("key", 1),
+        lambda o: o.TensorLocations.numIOTiles(32),
+        lambda o: setattr(o, "device_iterations", 2),
+    ]
+    for change in changes:
+        with pytest.raises(AttributeError, match="Can't modify frozen Options"):
+            change(opts)
+        with pytest.raises(AttributeError, match="Can't modify frozen Options"):
+            change(executor.options)
+    copy = opts.clone()
+    for change in changes:
+        change(copy)
+    assert copy._Popart.options["enableStochasticRounding"] is True
+    assert "enableStochasticRounding" not in opts._Popart.options
+    assert opts.device_iterations == 1
+
+
+def test_to_dict_needs_an_output_mode():
+    opts = poptorch.Options()
+    with pytest.raises(AssertionError, match="An output mode must be picked before serialisation"):
+        opts.toDict()
+    opts.outputMode(poptorch.OutputMode.All)
+    found = opts.toDict()
+    assert found["execution_mode"] == 0
+    assert found["gradient_accumulation"] == 1
+    assert callable(found["compilation_progress_bar_fn"])
+    assert "_show_compilation_progress_bar" not in found
+    opts._Popart.set("device_iterations", 3)
+    with pytest.raises(AssertionError, match="Can't merge dictionaries"):
+        opts.toDict()
+
+
+def test_load_from_file(tmp_path):
+    path = tmp_path / "options.conf"
+    path.write_text(
+        "# comment\n\ndeviceIterations(7)\nTraining.gradientAccumulation(4)\n"
+        "setExecutionStrategy(poptorch.ShardedExecution())\n"
+    )
+    opts = poptorch.Options()
+    opts.replicationFactor(2)
+    opts.loadFromFile(str(path))
+    assert (opts.device_iterations, opts.replication_factor) == (7, 2)
+    assert opts.Training.gradient_accumulation == 4
+    assert isinstance(opts._execution_strategy, poptorch.ShardedExecution)
+
+    path.write_text("# comment\ndeviceIterations(7\n")
+    with pytest.raises(poptorch.ConfigFileError, match=r"SyntaxError at line 2 of .*options.conf"):
+        opts.loadFromFile(str(path))
+    path.write_text("unknownOption(7)\n")
+    with pytest.raises(AttributeError, match="Invalid attribute unknownOption"):
+        opts.loadFromFile(str(path))
+
+
+def test_from_json_and_environment(monkeypatch):
+    text = json.dumps(
+        {
+            "deviceIterations": 3,
+            "Training.gradientAccumulation": [2],
+            "outputMode": ["OutputMode.EveryN", 3],
+            "logDir": "some.path",
+        }
+    )
+    monkeypatch.setenv("POPTORCH_DEFAULT_OPTIONS", text)
+    monkeypatch.setenv("POPTORCH_CACHE_DIR", "/some/where")
+    opts = poptorch.Options()
+    assert opts.device_iterations == 3
+    assert opts.Training.gradient_accumulation == 2
+    assert (opts.output_mode, opts.output_return_period) == (1, 3)
+    assert opts.log_dir == "some.path"
+    assert opts._Popart.options["cachePath"] == "/some/where"
+    with pytest.raises(AttributeError):
+        opts.from_json('{"nothing": 1}')
+
+
+def test_random_seed_seeds_the_host_too():
+    poptorch.Options().randomSeed(11)
+    first = torch.rand(2)
+    torch.manual_seed(11)
+    assert torch.equal(first, torch.rand(2))
+
+
+def test_anchor_tensor_is_stored():
+    opts = poptorch.Options()
+    assert opts.anchorTensor("short", "long", poptorch.OutputMode.EveryN, 3) is None
+    assert opts.anchored_tensors["short"] == ["long", False, 1, 3]
+
+
+def test_every_row_has_documentation_and_a_place():
+    keys = set()
+    for row in OPTIONS:
+        assert row.doc.endswith("."), row.key
+        assert isinstance(row.effect, Effect)
+        assert (row.section, row.key) not in keys
+        keys.add((row.section, row.key))
+        if row.section == "TensorLocationSettings":
+            holder = poptorch.TensorLocationSettings()
+        elif row.section == "Options":
+            holder = poptorch.Options()
+        else:
+            holder = getattr(poptorch.Options(), row.section)
+        if row.setter:
+            assert row.effect.value[1:] in getattr(holder, row.setter).__doc__
+        if row.default is not UNSET and not row.backend:
+            assert holder.exists(row.key)
+
+
+def test_the_program_key_follows_exactly_the_options_that_change_the_program():
+    def key(change):
+        opts = poptorch.Options()
+        change(opts)
+        return opts.program_key()
+
+    base = key(lambda o: None)
+    assert key(lambda o: o.deviceIterations(2)) != base
+    assert key(lambda o: o.Training.gradientAccumulation(2)) != base
+    assert key(lambda o: o.Precision.enableStochasticRounding(True)) != base
+    assert key(lambda o: o.logDir("elsewhere")) == base
+    assert key(lambda o: o.randomSeed(3)) == base
+    assert key(lambda o: o.showCompilationProgressBar(False)) == base
+
+
+def test_repr_shows_values_and_parts():
+    text = repr(poptorch.Options())
+    assert "device_iterations=1" in text
+    assert "Training=" in text and "_Popart=" in text
+
+
+def test_strategies_reject_wrong_arguments():
+    opts = poptorch.Options()
+    with pytest.raises(AssertionError):
+        opts.setExecutionStrategy("pipelined")
+    with pytest.raises(AssertionError, match="associated with more than one stage"):
+        poptorch.PipelinedExecution("a", ["a", "b"])
+    with pytest.raises(AssertionError, match="Block IDs are supposed to be strings but got"):
+        poptorch.Stage(1)
+    with pytest.raises(AssertionError, match="There is currently no AutoStage"):
+        poptorch.SerialPhasedExecution()
+    assert poptorch.PipelinedExecution("a", "b").stage("b").blocks == ["b"]
+    with pytest.raises(AssertionError, match="Unknown block c"):
+        poptorch.PipelinedExecution("a", "b").stage("c")

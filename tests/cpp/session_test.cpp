@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whole programs from text to numbers: state, loops, output modes, host calls, errors.
+#include "session/session.h"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstring>
+
+using namespace tessera;
+
+namespace {
+
+struct Run {
+  std::unique_ptr<Session> session;
+
+  explicit Run(const std::string& text, RunConfig config = {}, bool mean = true) {
+    CompileOptions o;
+    o.training = true;
+    o.mean_reduction = mean;
+    o.run = config;
+    session =
+        std::make_unique<Session>(text, o, std::unordered_map<std::string, Constant>{}, nullptr);
+  }
+  void write(const std::string& name, std::vector<float> v) {
+    session->engine().write_state(name, v.data(), static_cast<int64_t>(v.size() * 4));
+  }
+  std::vector<float> read(const std::string& name, size_t count) {
+    std::vector<float> v(count);
+    session->engine().read_state(name, v.data(), static_cast<int64_t>(count * 4));
+    return v;
+  }
+  void operator()(std::vector<const void*> in, std::vector<void*> out) {
+    session->engine().run(in, out, nullptr);
+  }
+};
+
+const char* kScale = R"(tessera 1
+graph "scale" {
+  param %0 "w" : f32[2]
+  input %1 "x" : f32[2]
+  %2 = mul(%1, %0) : f32[2]
+  output %2
+  grad %0 %1
+  optimize "sgd" 0 [%0] {momentum=0}
+})";
+
+}  // namespace
+
+TEST_CASE("a step computes with the old weight and then updates it") {
+  for (int threads : {1, 2}) {
+    Run run(kScale, {.threads = threads});
+    run.write("w", {2, 3});
+    run.write("hyper:0", {0.5f, 0, 0, 0, 0, 0, 0, 0});
+    float x[2] = {1, 10}, y[2];
+    run({x}, {y});
+    CHECK(y[0] == 2);
+    CHECK(y[1] == 30);
+    CHECK(run.read("w", 2) == std::vector<float>{1.5f, -2});
+  }
+}
+
+TEST_CASE("device iterations and accumulation run micro-batches in order") {
+  float x[8] = {1, 1, 3, 3, 10, 10, 30, 30};
+  auto weights = [&](bool mean) {
+    Run run(kScale,
+            {.device_iterations = 2, .gradient_accumulation = 2, .output_mode = OutputMode::kAll},
+            mean);
+    run.write("w", {0, 0});
+    run.write("hyper:0", {1, 0, 0, 0, 0, 0, 0, 0});
+    std::vector<float> y(8);
+    run({x}, {y.data()});
+    // the first update happens after two micro-batches
+    CHECK(y[0] == 0);
+    CHECK(y[2] == 0);
+    float w = mean ? -2.0f : -4.0f;
+    CHECK(y[4] == 10 * w);
+    CHECK(y[6] == 30 * w);
+    return run.read("w", 2)[0];
+  };
+  CHECK(weights(true) == -22);
+  CHECK(weights(false) == -44);
+}
+
+TEST_CASE("output modes") {
+  float x[8] = {1, 2, 3, 4, 5, 6, 7, 8};
+  auto outputs = [&](OutputMode mode, int64_t period, size_t count) {
+    Run run(kScale, {.device_iterations = 4, .output_mode = mode, .output_return_period = period});
+    run.write("w", {1, 1});
+    std::vector<float> y(count);
+    run({x}, {y.data()});
+    return y;
+  };
+  CHECK(outputs(OutputMode::kFinal, 1, 2) == std::vector<float>{7, 8});
+  CHECK(outputs(OutputMode::kAll, 1, 8) == std::vector<float>{1, 2, 3, 4, 5, 6, 7, 8});
+  CHECK(outputs(OutputMode::kSum, 1, 2) == std::vector<float>{16, 20});
+  CHECK(outputs(OutputMode::kEveryN, 2, 4) == std::vector<float>{3, 4, 7, 8});
+}
+
+TEST_CASE("a host call sees fixed addresses and its results flow on") {
+  Run run(R"(tessera 1
+graph "host" {
+  input %0 "x" : f32[4]
+  %1 = neg(%0) : f32[4]
+  %2 = host_call("test::square", %1) : f32[4] !0
+  %3 = add(%2, %0) : f32[4]
+  output %3, %2
+}
+loc !0 "user.py" 7 "model" fwd 0 0 -1
+)");
+  Engine& e = run.session->engine();
+  REQUIRE(e.host_calls().size() == 1);
+  const StepDesc& d = e.host_calls()[0].desc;
+  CHECK(d.where == "user.py:7 (model)");
+  auto* in = reinterpret_cast<float*>(e.address(d.inputs[0]));
+  auto* out = reinterpret_cast<float*>(e.address(d.outputs[0]));
+  e.set_host_call(0, [=] {
+    for (int i = 0; i < 4; ++i) out[i] = in[i] * in[i];
+  });
+  for (float k : {1.0f, 2.0f}) {
+    float x[4] = {k, 2 * k, 3 * k, 4 * k}, y[4], z[4];
+    run({x}, {y, z});
+    for (int i = 0; i < 4; ++i) CHECK(y[i] == x[i] * x[i] + x[i]);
+    for (int i = 0; i < 4; ++i) CHECK(z[i] == x[i] * x[i]);
+  }
+}
+
+TEST_CASE("an exception in a host call leaves the program usable") {
+  Run run(
+      "tessera 1\ngraph \"h\" { input %0 \"x\" : f32[1] %1 = neg(%0) : f32[1] %2 = "
+      "host_call(\"t::f\", %1) : f32[1] output %2 }");
+  bool fail = true;
+  run.session->engine().set_host_call(0, [&] {
+    if (fail) throw UserError("no");
+  });
+  float x = 1, y;
+  CHECK_THROWS_AS(run({&x}, {&y}), UserError);
+  fail = false;
+  CHECK_NOTHROW(run({&x}, {&y}));
+}
+
+TEST_CASE("a run can be stopped between stretches and run again") {
+  Run run(kScale, {.device_iterations = 1000});
+  run.write("w", {1, 1});
+  std::vector<float> x(2000, 1.0f);
+  float y[2];
+  int polls = 0;
+  CHECK_THROWS_AS(run.session->engine().run({x.data()}, {y}, [&] { return ++polls == 3; }),
+                  Interrupted);
+  CHECK(polls == 3);
+  CHECK_NOTHROW(run({x.data()}, {y}));
+}
+
+TEST_CASE("states are checked by name and size") {
+  Run run(kScale);
+  float v[3];
+  CHECK_THROWS_AS(run.session->engine().write_state("nosuch", v, 8), UserError);
+  CHECK_THROWS_AS(run.session->engine().write_state("w", v, 12), UserError);
+}
+
+TEST_CASE("a program larger than the machine is refused before it starts") {
+  CHECK_THROWS_AS(Run("tessera 1\ngraph \"big\" { param %0 \"w\" : f32[1000000,1000000] input %1 "
+                      "\"x\" : f32[1] output %1 }"),
+                  MemoryError);
+}
+
+TEST_CASE("the summary counts kernels and host calls") {
+  Run run(kScale);
+  std::string s = run.session->summary();
+  CHECK(s.find("\"fused\": 2") != std::string::npos);
+  CHECK(s.find("\"host_calls\": []") != std::string::npos);
+}
+
+TEST_CASE("a random number is the same for a key and advances with the call") {
+  const char* text =
+      "tessera 1\ngraph \"r\" { buffer %0 \"rng\" : i64[2] %1 = uniform(%0, 3) : f32[64] output %1 "
+      "}";
+  Run run(text), again(text);
+  int64_t key[2] = {42, 0};
+  run.session->engine().write_state("rng", key, 16);
+  again.session->engine().write_state("rng", key, 16);
+  std::vector<float> a(64), b(64), c(64);
+  run({}, {a.data()});
+  run({}, {b.data()});
+  again({}, {c.data()});
+  CHECK(a == c);
+  CHECK(a != b);
+  for (float v : a) CHECK((v >= 0 && v < 1));
+}

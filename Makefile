@@ -31,8 +31,8 @@ $(VENV)/.ready: requirements-dev.txt tools/dev/install_system.sh
 	@test -x $(PYTHON) || { echo "==> Python: new environment in $(VENV)"; python3 -m venv $(VENV); }
 	@echo "==> Python: installing $$(grep -v '^#' requirements-dev.txt | tr '\n' ' ')"
 	@# torch first and alone, so that no other requirement can choose its version
-	@$(PYTHON) -m pip install --quiet --disable-pip-version-check torch==2.13.0
-	@$(PYTHON) -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt
+	@$(PYTHON) -m pip install -qq --disable-pip-version-check torch==2.13.0
+	@$(PYTHON) -m pip install -qq --disable-pip-version-check -r requirements-dev.txt
 	@# the source tree itself is the installed package; the build puts poptorch/_core into it
 	@echo "$(CURDIR)/python" > "$$($(PYTHON) -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/tessera.pth"
 	@$(PYTHON) -m pip list --disable-pip-version-check --format=freeze | sed 's/^/    /'

@@ -191,6 +191,7 @@ NB_MODULE(_core, m) {
       .def("host_calls", [](PyProgram& p) { return host_calls(p.session().engine()); })
       .def("set_host_call", &PyProgram::set_host_call)
       .def("interrupt", [](PyProgram& p) { p.session().engine().interrupt(); })
+      .def("set_profiling", [](PyProgram& p, bool on) { p.session().engine().set_profiling(on); })
       .def("summary", [](PyProgram& p) { return p.session().summary(); })
       .def("run", &PyProgram::run, "inputs"_a, "outputs"_a);
   m.def(

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads text IR and evaluates it with plain torch ops, knowing nothing of capture and nothing of the C++ core.
+"""Reads text IR and evaluates it with plain torch ops, knowing nothing of capture and nothing of
+the C++ core.
 
-It is strict on purpose: unknown names, wrong arity, operands of unlike types and results that differ from the stated
-type are errors, so a text that evaluates is also well formed.
+It is strict on purpose: unknown names, wrong arity, operands of unlike types and results that
+differ from the stated type are errors, so a text that evaluates is also well formed.
 """
 
 import math
@@ -406,7 +407,9 @@ def _pointwise(node, args):
             assert type(a) is want, f"{node.name}: literal {a!r} beside {kind}"
     out = POINTWISE.get(node.name) or getattr(_aten, node.name)
     out = out(*args)
-    return torch.broadcast_to(out, torch.broadcast_shapes(*[a.shape for a in args if isinstance(a, torch.Tensor)]))
+    return torch.broadcast_to(
+        out, torch.broadcast_shapes(*[a.shape for a in args if isinstance(a, torch.Tensor)])
+    )
 
 
 def _host_call(args):
@@ -416,8 +419,8 @@ def _host_call(args):
     op = getattr(getattr(getattr(torch.ops, space), base), overload)
     schema = op._schema.arguments
     assert len(schema) == len(rest), f"{target}: {len(rest)} arguments, schema has {len(schema)}"
-    positional = [x for a, x in zip(schema, rest) if not a.kwarg_only]
-    keyword = {a.name: x for a, x in zip(schema, rest) if a.kwarg_only}
+    positional = [x for a, x in zip(schema, rest, strict=False) if not a.kwarg_only]
+    keyword = {a.name: x for a, x in zip(schema, rest, strict=False) if a.kwarg_only}
     out = op(*positional, **keyword)
     out = list(out) if isinstance(out, (list, tuple)) else [out]
     return [x for x in out if x is not None]
@@ -474,10 +477,11 @@ def run(graph, state, inputs, constants=None, key=(7, 0)):
         assert node.loc < 0 or node.loc in graph.locations, f"location !{node.loc} is missing"
         results = evaluate(node, [look(a) for a in node.args])
         wanted = iter(results)
-        for number, (dtype, shape) in zip(node.results, node.types):
+        for number, (dtype, shape) in zip(node.results, node.types, strict=False):
             value = next(wanted, None)
             if value is None and node.name.endswith("_backward"):
-                # A result the mask does not ask for: any value may stand there, and nothing may use it.
+                # A result the mask does not ask for: any value may stand there, and nothing may
+                # use it.
                 value = torch.full(shape, math.nan, dtype=DTYPES[dtype])
             assert value.dtype == DTYPES[dtype], f"{node}: got {value.dtype}"
             assert tuple(value.shape) == shape, f"{node}: got {tuple(value.shape)}"

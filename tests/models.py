@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models that the tests and benchmarks share. Each has a loss inside: forward returns (output, loss)."""
+"""Models that the tests and benchmarks share. Each has a loss inside: forward returns (output,
+loss)."""
 
 import torch
 from torch import nn
@@ -33,7 +34,7 @@ class MLP(nn.Module):
     def __init__(self, sizes=(784, 512, 256, 10)):
         super().__init__()
         layers = []
-        for a, b in zip(sizes, sizes[1:]):
+        for a, b in zip(sizes, sizes[1:], strict=False):
             layers += [nn.Linear(a, b), nn.ReLU()]
         self.layers = nn.Sequential(*layers[:-1])
 
@@ -42,7 +43,8 @@ class MLP(nn.Module):
 
 
 class WithLoss(nn.Module):
-    """Adds a criterion to a model: forward(x, labels) gives (output, loss), forward(x) the output."""
+    """Adds a criterion to a model: forward(x, labels) gives (output, loss), forward(x) the
+    output."""
 
     def __init__(self, model, criterion=None):
         super().__init__()
@@ -142,7 +144,8 @@ def resnet50(classes=1000):
 
 
 def bert(layers=2, hidden=768, heads=12, vocab=30522, dropout=0.1, positions=512):
-    """BERT for sequence classification from transformers; call with input_ids, attention_mask, labels."""
+    """BERT for sequence classification from transformers; call with input_ids, attention_mask,
+    labels."""
     from transformers import BertConfig, BertForSequenceClassification
 
     config = BertConfig(
@@ -185,5 +188,3 @@ def tiny_bert(dropout=0.0):
 
 def tiny_gpt2(dropout=0.0):
     return gpt2(layers=2, hidden=32, heads=2, vocab=100, dropout=dropout, positions=64)
-
-

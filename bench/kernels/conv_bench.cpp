@@ -30,7 +30,8 @@ struct Memory {
       : data(static_cast<std::byte*>(std::aligned_alloc(4096, (bytes + 8191) / 4096 * 4096)),
              &std::free) {
     auto* f = reinterpret_cast<float*>(data.get());
-    for (int64_t i = 0; i < bytes / 4; ++i) f[i] = static_cast<float>(i * 2654435761u % 1000) * 1e-3f;
+    for (int64_t i = 0; i < bytes / 4; ++i)
+      f[i] = static_cast<float>(i * 2654435761u % 1000) * 1e-3f;
   }
 };
 
@@ -44,7 +45,8 @@ TensorRef ref(const Dims& shape, const std::vector<int>& order, int region) {
   return {DType::F32, shape, strides, region, 0};
 }
 
-// One kernel with its tensors, run as the engine would: by the whole team, or by the library itself.
+// One kernel with its tensors, run as the engine would: by the whole team, or by the library
+// itself.
 class Runner {
  public:
   Runner(Op op, const Shape& s, const std::vector<int>& order, int threads) : threads_(threads) {
@@ -60,8 +62,8 @@ class Runner {
     const Arg a = Arg::operand(0), b = Arg::operand(1);
     if (op == Op::Convolution) {
       d.inputs = {xr, wr}, d.outputs = {yr};
-      d.args.list = {a,      b, Arg::none(), stride, pad, dilation, Arg::boolean(false),
-                     Arg::ints({0, 0}), groups};
+      d.args.list = {
+          a, b, Arg::none(), stride, pad, dilation, Arg::boolean(false), Arg::ints({0, 0}), groups};
     } else if (op == Op::ConvInputGrad) {
       d.inputs = {yr, wr}, d.outputs = {xr};
       d.args.list = {a, b, Arg::ints(x), stride, pad, dilation, groups};
@@ -77,9 +79,14 @@ class Runner {
 
   void run() {
     auto part = [&](int thread, int threads) {
-      RunCtx c{thread, threads, bases_.data(), bases_[3], [](void*) {
+      RunCtx c{thread,
+               threads,
+               bases_.data(),
+               bases_[3],
+               [](void*) {
 #pragma omp barrier
-               }, nullptr};
+               },
+               nullptr};
       kernel_->run(c);
     };
     if (kernel_->top_level() || kernel_->single_thread() || threads_ == 1) return part(0, 1);
@@ -128,9 +135,9 @@ void compare(const Shape& s, int threads, double budget) {
                 t[1] / t[0]);
     sum_lanes += t[0], sum_last += t[1];
   }
-  const ConvOrder order = preferred_conv_order({s.n, s.c, s.size, s.size},
-                                               {s.k, s.c / s.groups, s.kernel, s.kernel},
-                                               {s.stride, s.stride}, s.groups);
+  const ConvOrder order =
+      preferred_conv_order({s.n, s.c, s.size, s.size}, {s.k, s.c / s.groups, s.kernel, s.kernel},
+                           {s.stride, s.stride}, s.groups);
   const bool wins = sum_last > sum_lanes, chosen = order == ConvOrder::kLanes;
   std::printf(" | all %5.2fx %s%s\n", sum_last / sum_lanes, chosen ? "lanes" : "last",
               wins == chosen ? "" : "  <- slower choice");
@@ -143,8 +150,10 @@ int main(int argc, char** argv) {
   const int threads = argc > 1 ? std::atoi(argv[1]) : 2;
   const std::string what = argc > 2 ? argv[2] : "tutorial";
   omp_set_num_threads(threads);
-  std::printf("%d threads; per direction (forward, input gradient, weight gradient): lanes us, "
-              "channels-last us, ratio\n", threads);
+  std::printf(
+      "%d threads; per direction (forward, input gradient, weight gradient): lanes us, "
+      "channels-last us, ratio\n",
+      threads);
   if (what == "tutorial")
     for (int64_t n : {16, 256})
       for (const Shape& s : {Shape{n, 1, 5, 28, 3, 1, 0, 1}, Shape{n, 5, 12, 13, 5, 1, 0, 1}})

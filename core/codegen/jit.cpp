@@ -3,14 +3,17 @@
 
 #include "codegen/jit.h"
 
+#include <llvm/ExecutionEngine/Orc/CompileUtils.h>
 #include <llvm/ExecutionEngine/Orc/LLJIT.h>
 #include <llvm/IR/Module.h>
 #include <llvm/IR/Verifier.h>
 #include <llvm/Support/TargetSelect.h>
+#include <llvm/Target/TargetMachine.h>
 #include <llvm/TargetParser/Host.h>
 
 #include <chrono>
 #include <mutex>
+#include <optional>
 #include <unordered_map>
 
 #include "base/error.h"
@@ -31,24 +34,20 @@ void check(llvm::Error error) {
 }
 
 struct Jit {
-  std::mutex lock;
+  std::mutex lock;  // of everything below
+  std::optional<llvm::orc::JITTargetMachineBuilder> machine;
   std::unique_ptr<llvm::orc::LLJIT> lljit;
-  std::string cpu, features;
-  JitTarget target;
   std::unordered_map<std::string, LoopFn> functions;
   CodegenStats stats;
+  int64_t names = 0;
 
   void start() {
     llvm::InitializeNativeTarget();
     llvm::InitializeNativeTargetAsmPrinter();
-    auto machine = check(llvm::orc::JITTargetMachineBuilder::detectHost());
-    const bool wide = kernels::cpu_has_avx512();
-    if (!wide) machine.addFeatures({"-avx512f"});
-    machine.setCodeGenOptLevel(llvm::CodeGenOptLevel::Default);
-    target.avx512 = wide;
-    cpu = machine.getCPU();
-    features = machine.getFeatures().getString();
-    lljit = check(llvm::orc::LLJITBuilder().setJITTargetMachineBuilder(std::move(machine)).create());
+    machine = check(llvm::orc::JITTargetMachineBuilder::detectHost());
+    if (!kernels::cpu_has_avx512()) machine->addFeatures({"-avx512f"});
+    machine->setCodeGenOptLevel(llvm::CodeGenOptLevel::Default);
+    lljit = check(llvm::orc::LLJITBuilder().setJITTargetMachineBuilder(*machine).create());
   }
 };
 
@@ -65,27 +64,20 @@ double now_ms() {
 
 }  // namespace
 
-LoopFn jit_function(const std::string& key,
-                    const std::function<void(llvm::Module&, const std::string&, const JitTarget&)>& fill) {
-  Jit& j = jit();
-  std::lock_guard guard(j.lock);
-  auto found = j.functions.find(key);
-  if (found != j.functions.end()) {
-    ++j.stats.reused;
-    return found->second;
-  }
-  const double begin = now_ms();
-  if (!j.lljit) j.start();
-  const std::string name = fmt::format("region{}", j.functions.size());
-  auto context = std::make_unique<llvm::LLVMContext>();
-  auto module = std::make_unique<llvm::Module>(name, *context);
-  module->setDataLayout(j.lljit->getDataLayout());
-  module->setTargetTriple(j.lljit->getTargetTriple().str());
-  fill(*module, name, j.target);
-  for (llvm::Function& f : *module) {
+namespace {
+
+using Fill = std::function<void(llvm::Module&, const std::string&, const JitTarget&)>;
+
+std::unique_ptr<llvm::MemoryBuffer> compile(llvm::TargetMachine& machine, const std::string& name, const Fill& fill) {
+  llvm::LLVMContext context;
+  llvm::Module module(name, context);
+  module.setDataLayout(machine.createDataLayout());
+  module.setTargetTriple(machine.getTargetTriple().str());
+  fill(module, name, {kernels::cpu_has_avx512()});
+  for (llvm::Function& f : module) {
     if (f.isDeclaration()) continue;
-    f.addFnAttr("target-cpu", j.cpu);
-    f.addFnAttr("target-features", j.features);
+    f.addFnAttr("target-cpu", machine.getTargetCPU());
+    f.addFnAttr("target-features", machine.getTargetFeatureString());
     f.addFnAttr("prefer-vector-width", "512");
     f.addFnAttr("min-legal-vector-width", "512");
     f.addFnAttr(llvm::Attribute::NoUnwind);
@@ -95,12 +87,38 @@ LoopFn jit_function(const std::string& key,
     invariant(!llvm::verifyFunction(f, &out), "[codegen] {}", out.str());
 #endif
   }
-  check(j.lljit->addIRModule(llvm::orc::ThreadSafeModule(std::move(module), std::move(context))));
-  auto fn = check(j.lljit->lookup(name)).toPtr<LoopFn>();
-  j.functions.emplace(key, fn);
-  ++j.stats.compiled;
+  return check(llvm::orc::SimpleCompiler(machine)(module));
+}
+
+}  // namespace
+
+LoopFn jit_function(const std::string& key, const Fill& fill) {
+  const double begin = now_ms();
+  Jit& j = jit();
+  std::string name;
+  // One per thread, so that several threads can compile at once; only linking is done under the lock.
+  static thread_local std::unique_ptr<llvm::TargetMachine> machine;
+  {
+    std::lock_guard guard(j.lock);
+    auto found = j.functions.find(key);
+    if (found != j.functions.end()) {
+      ++j.stats.reused;
+      return found->second;
+    }
+    if (!j.lljit) j.start();
+    if (!machine) machine = check(j.machine->createTargetMachine());
+    name = fmt::format("region{}", j.names++);
+  }
+  std::unique_ptr<llvm::MemoryBuffer> object = compile(*machine, name, fill);
+  std::lock_guard guard(j.lock);
+  auto [at, is_new] = j.functions.emplace(key, nullptr);
+  if (is_new) {
+    check(j.lljit->addObjectFile(std::move(object)));
+    at->second = check(j.lljit->lookup(name)).toPtr<LoopFn>();
+    ++j.stats.compiled;
+  }
   j.stats.compile_ms += now_ms() - begin;
-  return fn;
+  return at->second;
 }
 
 }  // namespace codegen

@@ -13,6 +13,7 @@
 
 #include "codegen/row_eval.h"
 #include "codegen/vector_math.h"
+#include "kernels/transpose.h"
 
 namespace tessera::codegen {
 
@@ -243,6 +244,13 @@ class Lowering {
       ir_.CreateAlignedStore(raw, p, align_of(s.dtype));
   }
 
+  // A result may take the memory of any operand that dies here, so all operands are read before the first store.
+  void store_all(Env& env, const std::vector<int>& stores) {
+    for (int v = 0; v < code_.inputs; ++v)
+      if (used_[v] && !is_key(static_cast<size_t>(v))) get(env, v);
+    for (int s : stores) store(env, s);
+  }
+
   // The index of every lane in a slot, as `type`.
   Vector index_lanes(const Env& env, int slot, DType type) {
     llvm::Type* lane = e_.lane_type(type);
@@ -352,7 +360,7 @@ class Lowering {
         for (int u = 0; u < copies; ++u) {
           Value* column = u ? ir_.CreateAdd(i, ir_.getInt64(u * kLanes)) : i;
           Env env = at_column(row, column, tail ? tail_mask(ir_.CreateSub(columns_, i)) : nullptr);
-          for (int s : stores) store(env, s);
+          store_all(env, stores);
           for (size_t k = 0; k < sums.size(); ++k) {
             Value*& a = carried[u * sums.size() + k];
             a = combine(combine_of(code_.slots[sums[k]].reduce), {&e_, a, code_.slots[sums[k]].dtype},
@@ -409,7 +417,7 @@ class Lowering {
       std::vector<std::vector<Vector>> parts(sums.size());
       for (const Env& row : rows) {
         Env env = at_column(row, i, mask);
-        for (int s : stores) store(env, s);
+        store_all(env, stores);
         for (size_t k = 0; k < sums.size(); ++k) parts[k].push_back(reduced_value(env, sums[k]));
       }
       for (size_t k = 0; k < sums.size(); ++k) {
@@ -458,7 +466,7 @@ class Lowering {
           if (!buffers[k]) continue;
           Value* corner = ir_.CreateAdd(ir_.CreateMul(ob, row_step_[k]), ir_.CreateMul(ib, column_step_[k]));
           Value* from = ir_.CreateGEP(ir_.getInt8Ty(), base_[k], corner);
-          ir_.CreateCall(transpose_function(code_.slots[k].dtype), {from, column_step_[k], columns, rows, buffers[k]});
+          call_transpose(code_.slots[k].dtype, {from, column_step_[k], columns, rows, buffers[k]});
         }
         loop(zero(), rows, 1, [&](Value* r) {
           Env row = enter_row(top, ir_.CreateAdd(ob, r));
@@ -469,78 +477,19 @@ class Lowering {
             row.tiles[k] = ir_.CreateInBoundsGEP(line, buffers[k], r);
           }
           Env env = at_column(row, ib, mask);
-          for (int s : stores) store(env, s);
+          store_all(env, stores);
         });
       });
     });
   }
 
-  // void transpose(from, stride, columns, rows, to): to[r][c] = from[c * stride + r], both counts at most 16.
-  llvm::Function* transpose_function(DType t) {
-    llvm::Type* lane = e_.memory_type(t);
-    const std::string name = fmt::format("transpose{}", size_of(t) * 8) + (lane->isFloatingPointTy() ? "f" : "i");
-    if (auto* known = module_.getFunction(name)) return known;
-    llvm::IRBuilderBase::InsertPointGuard guard(ir_);
+  // kernels/transpose.h does it, so that no kernel has to compile the shuffles again.
+  void call_transpose(DType t, llvm::ArrayRef<Value*> arguments) {
     llvm::Type* ptr = ir_.getPtrTy();
     llvm::Type* i64 = ir_.getInt64Ty();
     auto* type = llvm::FunctionType::get(ir_.getVoidTy(), {ptr, i64, i64, i64, ptr}, false);
-    auto* fn = llvm::Function::Create(type, llvm::Function::InternalLinkage, name, module_);
-    fn->addFnAttr(llvm::Attribute::NoInline);
-    ir_.SetInsertPoint(llvm::BasicBlock::Create(module_.getContext(), "entry", fn));
-    auto* line = llvm::FixedVectorType::get(lane, kLanes);
-    Value* last = ir_.CreateSub(fn->getArg(2), ir_.getInt64(1));
-    Value* mask = tail_mask(fn->getArg(3));
-    std::vector<Value*> v;
-    for (int c = 0; c < kLanes; ++c) {
-      // Columns past the end read the last one again, so that every address is valid.
-      Value* at = ir_.CreateSelect(ir_.CreateICmpSLT(ir_.getInt64(c), last), ir_.getInt64(c), last);
-      Value* p = ir_.CreateGEP(ir_.getInt8Ty(), fn->getArg(0), ir_.CreateMul(at, fn->getArg(1)));
-      v.push_back(ir_.CreateMaskedLoad(line, p, align_of(t), mask, llvm::Constant::getNullValue(line)));
-    }
-    v = transposed(v);
-    for (int r = 0; r < kLanes; ++r)
-      ir_.CreateAlignedStore(v[r], ir_.CreateConstInBoundsGEP1_64(line, fn->getArg(4), r), llvm::Align(16));
-    ir_.CreateRetVoid();
-    return fn;
-  }
-
-  // Four rounds of two-vector shuffles that the processor has as single instructions for 4-byte lanes: unpack
-  // within 128-bit quarters by one and by two lanes, then exchange quarters twice.
-  std::vector<Value*> transposed(const std::vector<Value*>& in) {
-    auto shuffle = [&](Value* a, Value* b, auto lane_of) {
-      llvm::SmallVector<int, kLanes> from;
-      for (int k = 0; k < kLanes; ++k) from.push_back(lane_of(k));
-      return ir_.CreateShuffleVector(a, b, from);
-    };
-    std::vector<Value*> t(kLanes), u(kLanes), w(kLanes), out(kLanes);
-    for (int k = 0; k < kLanes; k += 2)
-      for (int high = 0; high < 2; ++high)
-        t[k + high] = shuffle(in[k], in[k + 1], [&](int j) {
-          return j / 4 * 4 + 2 * high + j % 4 / 2 + (j % 2 ? kLanes : 0);
-        });
-    for (int k = 0; k < kLanes; k += 4)
-      for (int pair = 0; pair < 2; ++pair)
-        for (int high = 0; high < 2; ++high)
-          u[k + 2 * pair + high] = shuffle(t[k + pair], t[k + 2 + pair], [&](int j) {
-            return j / 4 * 4 + 2 * high + j % 2 + (j % 4 / 2 ? kLanes : 0);
-          });
-    // u[4 g + c] holds, in quarter q, element 4 q + c of the inputs 4 g .. 4 g + 3.
-    auto quarters = [&](Value* a, Value* b, int first, int second) {
-      return shuffle(a, b, [&](int j) {
-        const int quarter[4] = {first, second, first + 4, second + 4};
-        return quarter[j / 4] * 4 + j % 4;
-      });
-    };
-    for (int c = 0; c < 4; ++c) {
-      Value* lo[2] = {quarters(u[c], u[4 + c], 0, 1), quarters(u[8 + c], u[12 + c], 0, 1)};
-      Value* hi[2] = {quarters(u[c], u[4 + c], 2, 3), quarters(u[8 + c], u[12 + c], 2, 3)};
-      for (int half = 0; half < 2; ++half) {
-        Value** from = half ? hi : lo;
-        out[8 * half + c] = quarters(from[0], from[1], 0, 2);
-        out[8 * half + 4 + c] = quarters(from[0], from[1], 1, 3);
-      }
-    }
-    return out;
+    auto address = reinterpret_cast<uint64_t>(kernels::transpose_tile(size_of(t)));
+    ir_.CreateCall(type, ir_.CreateIntToPtr(ir_.getInt64(address), ptr), arguments);
   }
 
   const LoopSpec& spec_;

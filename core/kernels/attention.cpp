@@ -172,8 +172,8 @@ void pack_queries(const float* src, int64_t stride, int64_t queries, int64_t dep
 }  // namespace
 
 int64_t attention_query_block(const AttentionShape& s) {
-  // About 400 KB of scores, half of a second-level cache.
-  const int64_t fit = 98304 / std::max<int64_t>(s.keys, 1) / 16 * 16;
+  // About 200 KB of scores: they stay in the second-level cache beside keys and values.
+  const int64_t fit = 49152 / std::max<int64_t>(s.keys, 1) / 16 * 16;
   const int64_t most = std::clamp<int64_t>(fit, 16, kMaxQueries);
   const int64_t blocks = (s.queries + most - 1) / most;
   return std::min(most, round_up((s.queries + blocks - 1) / std::max<int64_t>(blocks, 1), 16));

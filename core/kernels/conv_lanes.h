@@ -14,7 +14,7 @@
 namespace tessera::kernels {
 
 constexpr int kLaneWidth = 16;
-constexpr int kMaxPositions = 8;    // result vectors per register tile and channel
+constexpr int kMaxPositions = 8;     // result vectors per register tile and channel
 constexpr int kMaxTileChannels = 6;  // result channels per register tile
 
 // A register tile: result vectors whose windows are clipped alike by the border. Offsets are in
@@ -95,8 +95,8 @@ class ConvLanesPlan {
   int64_t units_ = 0;
 };
 
-// The weight gradient. With padding, x is first copied into a zero-bordered image in scratch memory,
-// so that all taps share one pixel loop.
+// The weight gradient. With padding, x is first copied into a zero-bordered image in scratch
+// memory, so that all taps share one pixel loop.
 class ConvLanesWeightPlan {
  public:
   ConvLanesWeightPlan(const ConvShape& s, const ConvLanesKernels& table);

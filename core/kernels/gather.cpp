@@ -42,7 +42,131 @@ void add_t(const std::byte* s, int64_t ss, std::byte* d, int64_t ds, int64_t n) 
     for (int64_t i = 0; i < n; ++i) dst[i * ds] = static_cast<T>(dst[i * ds] + src[i * ss]);
 }
 
+// f(entry, offset of the element in the target) for every entry up to the first bad index.
+template <typename I, bool plain, typename F>
+int64_t walk_steps(const IndexWalk& w, F f) {
+  const I* index = reinterpret_cast<const I*>(w.index);
+  const int64_t index_step = plain ? 1 : w.index_step, target_step = plain ? 0 : w.target_step,
+                dim_step = plain ? 1 : w.dim_step, extent = w.extent, n = w.n;
+  for (int64_t k = 0; k < n; ++k) {
+    int64_t i = index[k * index_step];
+    i += i < 0 ? extent : 0;
+    if (static_cast<uint64_t>(i) >= static_cast<uint64_t>(extent)) [[unlikely]]
+      return k;
+    f(k, k * target_step + i * dim_step);
+  }
+  return n;
+}
+
+// Contiguous lines are the common case and run without multiplications.
+template <typename I, typename F>
+int64_t walk_typed(const IndexWalk& w, F f) {
+  if (w.index_step == 1 && w.target_step == 0 && w.dim_step == 1) return walk_steps<I, true>(w, f);
+  return walk_steps<I, false>(w, f);
+}
+
+template <typename F>
+int64_t walk(const IndexWalk& w, F f) {
+  switch (w.index_dtype) {
+    case DType::I64:
+      return walk_typed<int64_t>(w, f);
+    case DType::I32:
+      return walk_typed<int32_t>(w, f);
+    case DType::I16:
+      return walk_typed<int16_t>(w, f);
+    case DType::I8:
+      return walk_typed<int8_t>(w, f);
+    default:
+      return walk_typed<uint8_t>(w, f);
+  }
+}
+
+// Calls f with a value of an unsigned type of `size` bytes.
+template <typename F>
+auto with_element(int64_t size, F f) {
+  switch (size) {
+    case 1:
+      return f(uint8_t{});
+    case 2:
+      return f(uint16_t{});
+    case 4:
+      return f(uint32_t{});
+    case 8:
+      return f(uint64_t{});
+    default:
+      return f(Wide{});
+  }
+}
+
+// A short row by overlapping vectors; longer ones are left to the C library.
+inline void copy_bytes(const std::byte* src, std::byte* dst, int64_t bytes) {
+  if (bytes > 256 || bytes < 32) {
+    std::memcpy(dst, src, static_cast<size_t>(bytes));
+    return;
+  }
+  auto move = [&](int64_t at) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(dst + at),
+                        _mm256_loadu_si256(reinterpret_cast<const __m256i*>(src + at)));
+  };
+  for (int64_t at = 0; at + 32 <= bytes; at += 32) move(at);
+  if (bytes % 32) move(bytes - 32);
+}
+
 }  // namespace
+
+int64_t gather_walk(const IndexWalk& w, const std::byte* target, std::byte* other,
+                    int64_t other_step, int64_t size) {
+  return with_element(size, [&]<typename T>(T) {
+    const T* from = reinterpret_cast<const T*>(target);
+    T* to = reinterpret_cast<T*>(other);
+    return walk(w, [=](int64_t k, int64_t at) { to[k * other_step] = from[at]; });
+  });
+}
+
+int64_t scatter_walk(const IndexWalk& w, std::byte* target, const std::byte* value, int64_t size) {
+  return with_element(size, [&]<typename T>(T) {
+    T v;
+    std::memcpy(&v, value, sizeof v);
+    T* to = reinterpret_cast<T*>(target);
+    return walk(w, [=](int64_t, int64_t at) { to[at] = v; });
+  });
+}
+
+int64_t scatter_add_walk(const IndexWalk& w, std::byte* target, const std::byte* other,
+                         int64_t other_step, DType dtype) {
+  auto add = [&]<typename T>(T) {
+    T* to = reinterpret_cast<T*>(target);
+    const T* from = reinterpret_cast<const T*>(other);
+    return walk(
+        w, [=](int64_t k, int64_t at) { to[at] = static_cast<T>(to[at] + from[k * other_step]); });
+  };
+  switch (dtype) {
+    case DType::F32:
+      return add(float{});
+    case DType::F64:
+      return add(double{});
+    case DType::I64:
+      return add(int64_t{});
+    case DType::I32:
+      return add(int32_t{});
+    default:
+      return walk(w, [=](int64_t k, int64_t at) {
+        const int64_t size = size_of(dtype);
+        add_strided(other + k * other_step * size, 1, target + at * size, 1, 1, dtype);
+      });
+  }
+}
+
+void copy_rows(const std::byte* src, int64_t src_row, int64_t src_step, std::byte* dst,
+               int64_t dst_row, int64_t dst_step, int64_t rows, int64_t n, int64_t size) {
+  if (src_step == 1 && dst_step == 1) {
+    for (int64_t r = 0; r < rows; ++r)
+      copy_bytes(src + r * src_row * size, dst + r * dst_row * size, n * size);
+    return;
+  }
+  for (int64_t r = 0; r < rows; ++r)
+    copy_strided(src + r * src_row * size, src_step, dst + r * dst_row * size, dst_step, n, size);
+}
 
 void copy_strided(const std::byte* src, int64_t src_step, std::byte* dst, int64_t dst_step,
                   int64_t n, int64_t size) {

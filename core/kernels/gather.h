@@ -26,6 +26,28 @@ bool has_add(DType dtype);
 // dst[i] += src[i] * scale
 void add_scaled(const float* src, float* dst, int64_t n, float scale);
 
+// A walk along an index tensor: entry k (k < n) names element index[k * index_step] of a dim of
+// size `extent` in the target, whose first element for entry k is k * target_step and whose
+// elements are `dim_step` apart.
+struct IndexWalk {
+  const std::byte* index;
+  DType index_dtype;
+  int64_t index_step, n, extent, target_step, dim_step;
+};
+// Each returns n, or the first entry whose index is out of range (everything before it is done).
+// Negative indices wrap. other[k * other_step] = target[...], elements of `size` bytes
+int64_t gather_walk(const IndexWalk& w, const std::byte* target, std::byte* other,
+                    int64_t other_step, int64_t size);
+// target[...] += other[k * other_step]
+int64_t scatter_add_walk(const IndexWalk& w, std::byte* target, const std::byte* other,
+                         int64_t other_step, DType dtype);
+// target[...] = value
+int64_t scatter_walk(const IndexWalk& w, std::byte* target, const std::byte* value, int64_t size);
+
+// `rows` rows of n elements; steps of rows and of elements within rows.
+void copy_rows(const std::byte* src, int64_t src_row, int64_t src_step, std::byte* dst,
+               int64_t dst_row, int64_t dst_step, int64_t rows, int64_t n, int64_t size);
+
 // Zeroes without reading the memory first when it is large.
 void zero_bytes(std::byte* dst, int64_t bytes);
 

@@ -26,7 +26,8 @@ namespace {
 // split.
 constexpr double kPerFma = 0.0175;      // one lane of a fused multiply-add
 constexpr double kPerCopy = 0.08;       // packing in the order of memory
-constexpr double kPerTranspose = 0.15;  // packing or storing across it
+constexpr double kPerTranspose = 0.15;  // packing across it
+constexpr double kPerTurn = 0.4;        // storing a block of C across its memory
 
 int64_t round_up(int64_t n, int64_t unit) {
   return (n + unit - 1) / unit * unit;
@@ -38,7 +39,7 @@ int64_t ceil_div(int64_t n, int64_t d) {
 // Row addresses this far apart fall into few sets of the first-level cache, and a tile reads a
 // dozen at once.
 bool conflicting(int64_t stride) {
-  return stride * 4 % 2048 == 0;
+  return stride * 4 % 4096 == 0;
 }
 
 double rows_pack_cost(const GemmPlan& p) {
@@ -55,10 +56,13 @@ double cost(const GemmPlan& p, int64_t rows, int64_t lanes) {
   const GemmKernels& g = gemm_kernels();
   const auto r = static_cast<double>(rows), l = static_cast<double>(round_up(lanes, g.vector));
   const auto k = static_cast<double>(p.k);
+  if (p.dots) return r * static_cast<double>(lanes) * (k + 128) * kPerFma * 16 / g.vector;
   const double passes = static_cast<double>(ceil_div(lanes, p.lane_block));
   double t = r * l * k * kPerFma * 16 / g.vector;
   t += r * k * rows_pack_cost(p) * passes + l * k * lanes_pack_cost(p);
-  if (p.through_tile && (!p.sink || p.swapped)) t += r * l * kPerTranspose;
+  if (p.through_tile && (!p.sink || p.swapped)) t += r * l * kPerTurn;
+  // A lanes operand packed for several blocks of k at once goes to the third-level cache and back.
+  if (p.pack_lanes && p.k_super > p.k_block) t += l * k * kPerTranspose;
   return t;
 }
 
@@ -90,6 +94,17 @@ GemmPlan make_gemm_plan(const GemmShape& s, bool sink, bool swapped) {
   p.through_tile = sink || (p.out_ls != 1 && p.lanes != 1);
   p.tile_rows = p.lanes <= g.vector ? g.tall_rows : g.tile_rows;
 
+  p.dots = p.lanes <= g.vector / 2 && p.k >= 2 * g.vector && p.rk_stride == 1 && p.lk_stride == 1 &&
+           p.r_stride != 1;
+  if (p.dots) {
+    p.through_tile = sink;
+    p.k_block = p.k_super = p.k;
+    p.lane_block = g.tile_lanes;
+    p.row_block = std::min<int64_t>(round_up(p.rows, 4), 512);
+    p.tile_ld = swapped ? round_up(p.row_block, 16) : p.lane_block;
+    return p;
+  }
+
   // Packing pays when a packed element is used often, and is needed where neither stride is one.
   const bool row_unit = p.r_stride == 1, row_k_unit = p.rk_stride == 1;
   const bool reused = p.lanes >= 8 * g.vector;
@@ -99,13 +114,16 @@ GemmPlan make_gemm_plan(const GemmShape& s, bool sink, bool swapped) {
     p.pack_rows = reused && p.k > 64 && p.rk_stride > g.tall_rows;
   else
     p.pack_rows = reused && conflicting(p.r_stride) && p.rows > 8;
-  p.pack_lanes = p.l_stride != 1 || (p.rows >= 96 && p.k > 32 && p.lanes > g.tile_lanes);
+  p.pack_lanes = p.l_stride != 1 || (p.rows >= 256 && p.k > 32 && p.lanes > g.tile_lanes);
 
-  p.k_block =
-      p.k <= 512 ? std::max<int64_t>(p.k, 1) : round_up(ceil_div(p.k, ceil_div(p.k, 384)), 4);
-  p.k_super = p.pack_lanes ? std::min<int64_t>(std::max<int64_t>(p.k, 1), p.k_block * 8)
-                           : std::max<int64_t>(p.k, 1);
-  p.lane_block = std::min(round_up(std::max<int64_t>(p.lanes, 1), g.tile_lanes), int64_t{768});
+  // Up to 1024 reduction steps in one go: a strip of the lanes operand then streams from the
+  // second-level cache at a fraction of its speed. Longer ones are cut, and packed piece by piece
+  // if C can hold the partial sums.
+  const int64_t k = std::max<int64_t>(p.k, 1);
+  p.k_block = k <= 1024 ? k : round_up(ceil_div(k, ceil_div(k, 512)), 4);
+  p.k_super = !p.pack_lanes ? k : std::min(k, p.through_tile ? p.k_block * 8 : p.k_block);
+  p.lane_block = std::min<int64_t>(round_up(std::max<int64_t>(p.lanes, 1), g.tile_lanes),
+                                   p.pack_rows ? 768 : 384);
   const int64_t budget = p.through_tile ? (p.k <= 64 ? 12 * 1024 : 32 * 1024) : 64 * 1024;
   p.row_block = std::max<int64_t>(budget / p.lane_block / p.tile_rows * p.tile_rows, p.tile_rows);
   p.row_block = std::min(p.row_block, round_up(std::max<int64_t>(p.rows, 1), p.tile_rows));
@@ -157,7 +175,8 @@ Scratch scratch_layout(const GemmPlan& p, const Grid& grid) {
 }  // namespace
 
 GemmPlan make_gemm_plan(const GemmShape& shape, bool sink) {
-  GemmPlan straight = make_gemm_plan(shape, sink, false), swapped = make_gemm_plan(shape, sink, true);
+  GemmPlan straight = make_gemm_plan(shape, sink, false),
+           swapped = make_gemm_plan(shape, sink, true);
   return cost(straight, straight.rows, straight.lanes) <= cost(swapped, swapped.rows, swapped.lanes)
              ? straight
              : swapped;
@@ -231,7 +250,12 @@ void run_gemm(const GemmPlan& p, const float* a, const float* b, float* c, int t
             blk.c = c + row0 * p.out_rs + lane0;
             blk.ldc = p.out_rs;
           }
-          g.block(blk);
+          if (p.dots)
+            g.dots(blk.r, p.r_stride, l_base + lane0 * p.l_stride, p.l_stride, blk.rows, lanes, p.k,
+                   p.through_tile ? tile : c + row0 * p.out_rs + lane0 * p.out_ls,
+                   p.through_tile ? p.lane_block : p.out_rs, p.through_tile ? 1 : p.out_ls);
+          else
+            g.block(blk);
         }
         if (!p.through_tile || super_end < p.k) continue;
         if (!p.sink) {

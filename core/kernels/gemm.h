@@ -44,6 +44,7 @@ struct GemmPlan {
   bool pack_rows = false, pack_lanes = false;
   bool through_tile =
       false;          // blocks are computed in scratch, then transposed into C or given to the sink
+  bool dots = false;  // too few lanes to fill a vector: vectors run along k instead
   int tile_rows = 0;  // height of a register tile
   int64_t k_block = 0;  // reduction steps between two visits of a C tile
   int64_t k_super = 0;  // reduction steps for which the lanes operand is packed at a time
@@ -87,6 +88,9 @@ struct GemmKernels {
   int tile_rows;   // rows of a full register tile
   int tall_rows;   // rows of a tile one vector wide
   void (*block)(const GemmBlock&);
+  // c[i * c_rs + j * c_ls] = sum_k r[i * r_stride + k] * l[j * l_stride + k]
+  void (*dots)(const float* r, int64_t r_stride, const float* l, int64_t l_stride, int64_t rows,
+               int64_t lanes, int64_t k, float* c, int64_t c_rs, int64_t c_ls);
   // dst[k][tile_lanes] panels, zero-padded, from src(lane, k) = src[lane * l_stride + k *
   // k_stride].
   void (*pack_lanes)(const float* src, int64_t l_stride, int64_t k_stride, int64_t lanes, int64_t k,

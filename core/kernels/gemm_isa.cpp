@@ -96,7 +96,7 @@ void tile(const Tile& t) {
 #pragma GCC unroll 8
   for (int g = 0; g < (RowUnit ? 1 : kGroups); ++g) r[g] = t.r + 3 * g * r_step;
 
-  // The tile of C is wanted in a few thousand cycles.
+    // The tile of C is wanted in a few thousand cycles.
 #pragma GCC unroll 32
   for (int i = 0; i < Rows; ++i)
 #pragma GCC unroll 2
@@ -113,10 +113,6 @@ void tile(const Tile& t) {
 #pragma GCC unroll 2
       for (int v = 0; v < Vecs; ++v) acc[i][v] = fma_v(a, b[v], acc[i][v]);
     }
-#ifdef PFD
-#pragma GCC unroll 2
-    for (int v = 0; v < Vecs; ++v) __builtin_prefetch(l + PFD * l_step + v * kVec);
-#endif
     l += l_step;
   };
   int64_t k = t.k;
@@ -202,6 +198,47 @@ void block(const GemmBlock& b) {
       const bool masked = b.l_panel == 0 && t.last != kVec;
       kTiles[vecs - 1][row_unit][masked].fn[rows - 1](t);
     }
+  }
+}
+
+template <int Rows, int Lanes>
+void dot_tile(const float* r, int64_t r_stride, const float* l, int64_t l_stride, int64_t k,
+              float* c, int64_t c_rs, int64_t c_ls) {
+  f32x16 acc[Rows][Lanes] = {};
+  auto step = [&](int64_t i, int64_t n) __attribute__((always_inline)) {
+    f32x16 b[Lanes];
+#pragma GCC unroll 4
+    for (int y = 0; y < Lanes; ++y)
+      b[y] = n == 16 ? load(l + y * l_stride + i) : load_n(l + y * l_stride + i, n);
+#pragma GCC unroll 4
+    for (int x = 0; x < Rows; ++x) {
+      f32x16 a = n == 16 ? load(r + x * r_stride + i) : load_n(r + x * r_stride + i, n);
+#pragma GCC unroll 4
+      for (int y = 0; y < Lanes; ++y) acc[x][y] = fma(a, b[y], acc[x][y]);
+    }
+  };
+  int64_t i = 0;
+  for (; i + 16 <= k; i += 16) step(i, 16);
+  if (i < k) step(i, k - i);
+  for (int x = 0; x < Rows; ++x)
+    for (int y = 0; y < Lanes; ++y) c[x * c_rs + y * c_ls] = horizontal_sum(acc[x][y]);
+}
+
+using DotFn = void (*)(const float*, int64_t, const float*, int64_t, int64_t, float*, int64_t,
+                       int64_t);
+constexpr DotFn kDots[4][4] = {{dot_tile<1, 1>, dot_tile<1, 2>, dot_tile<1, 3>, dot_tile<1, 4>},
+                               {dot_tile<2, 1>, dot_tile<2, 2>, dot_tile<2, 3>, dot_tile<2, 4>},
+                               {dot_tile<3, 1>, dot_tile<3, 2>, dot_tile<3, 3>, dot_tile<3, 4>},
+                               {dot_tile<4, 1>, dot_tile<4, 2>, dot_tile<4, 3>, dot_tile<4, 4>}};
+
+void dots(const float* r, int64_t r_stride, const float* l, int64_t l_stride, int64_t rows,
+          int64_t lanes, int64_t k, float* c, int64_t c_rs, int64_t c_ls) {
+  for (int64_t i = 0; i < rows; i += 4) {
+    const int64_t height = std::min<int64_t>(4, rows - i);
+    for (int64_t j = 0; j < lanes; j += 4)
+      kDots[height - 1][std::min<int64_t>(4, lanes - j) - 1](r + i * r_stride, r_stride,
+                                                             l + j * l_stride, l_stride, k,
+                                                             c + i * c_rs + j * c_ls, c_rs, c_ls);
   }
 }
 
@@ -357,7 +394,7 @@ void pack_rows(const float* src, int64_t r_stride, int64_t k_stride, int64_t row
 }  // namespace
 
 extern const GemmKernels gemm_table;
-const GemmKernels gemm_table{kVec,  kTileLanes, kTileRows, kTallRows,
-                             block, pack_lanes, pack_rows, transpose};
+const GemmKernels gemm_table{kVec, kTileLanes, kTileRows, kTallRows, block,
+                             dots, pack_lanes, pack_rows, transpose};
 
 }  // namespace tessera::kernels::TESSERA_ISA

@@ -215,12 +215,27 @@ void row_grad_sums(const float* g, int64_t g_step, const float* x, int64_t x_ste
                    int64_t len, float mean, float* sum_g, float* sum_gx) {
   const f32x16 m = broadcast(mean);
   double sg = 0, sx = 0;
-  for (int64_t r = 0; r < rows; ++r, g += g_step, x += x_step) {
-    const float *p = g, *q = x;
-    sg += sum_row(len, [=](int64_t i, int64_t n) { return load_some(p + i, n); });
-    sx += sum_row(
-        len, [=](int64_t i, int64_t n) { return load_some(p + i, n) * (load_some(q + i, n) - m); });
-  }
+  for (int64_t r = 0; r < rows; ++r, g += g_step, x += x_step)
+    for (int64_t at = 0; at < len; at += kBlock) {
+      const int64_t end = at + kBlock < len ? at + kBlock : len;
+      f32x16 a0{}, a1{}, b0{}, b1{};
+      int64_t i = at;
+      for (; i + 32 <= end; i += 32) {
+        const f32x16 u = load(g + i), v = load(g + i + 16);
+        a0 += u;
+        a1 += v;
+        b0 = fma(u, load(x + i) - m, b0);
+        b1 = fma(v, load(x + i + 16) - m, b1);
+      }
+      for (; i < end; i += 16) {
+        const int64_t n = end - i < 16 ? end - i : 16;
+        const f32x16 u = load_n(g + i, n);  // zero past the end
+        a0 += u;
+        b0 = fma(u, load_n(x + i, n) - m, b0);
+      }
+      sg += horizontal_sum(a0 + a1);
+      sx += horizontal_sum(b0 + b1);
+    }
   *sum_g = static_cast<float>(sg);
   *sum_gx = static_cast<float>(sx);
 }
@@ -248,50 +263,52 @@ TESSERA_INLINE void store_lanes(float* p, f32x16 v, int lanes) {
     store_n(p, v, lanes);
 }
 
-// Sum over the inner walk of term(i) in blocks.
+struct Pair {
+  f32x16 a{}, b{};
+};
+
+// Two sums over the inner walk at once, in blocks: term(i) adds its values to a pair.
 template <typename Term>
-TESSERA_INLINE f32x16 sum_inner(int64_t inner, Term term) {
-  f32x16 total{};
+TESSERA_INLINE void sum_inner(int64_t inner, Pair& total, Term term) {
   for (int64_t at = 0; at < inner; at += kLaneBlock) {
     const int64_t end = at + kLaneBlock < inner ? at + kLaneBlock : inner;
-    f32x16 s0{}, s1{}, s2{}, s3{};
+    Pair s0, s1, s2, s3;
     int64_t i = at;
     for (; i + 4 <= end; i += 4) {
-      s0 += term(i);
-      s1 += term(i + 1);
-      s2 += term(i + 2);
-      s3 += term(i + 3);
+      term(i, s0);
+      term(i + 1, s1);
+      term(i + 2, s2);
+      term(i + 3, s3);
     }
-    for (; i < end; ++i) s0 += term(i);
-    total += (s0 + s1) + (s2 + s3);
+    for (; i < end; ++i) term(i, s0);
+    total.a += (s0.a + s1.a) + (s2.a + s3.a);
+    total.b += (s0.b + s1.b) + (s2.b + s3.b);
   }
-  return total;
 }
 
 template <bool full>
 void lane_moments_t(const float* x, Walk walk, WalkStep xs, int lanes, float* mean, float* var) {
   const float inv = 1.0f / (static_cast<float>(walk.outer) * static_cast<float>(walk.inner));
-  f32x16 sum{};
+  Pair sum;
   for (int64_t o = 0; o < walk.outer; ++o) {
     const float* p = x + o * xs.outer;
-    sum +=
-        sum_inner(walk.inner, [=](int64_t i) { return load_lanes<full>(p + i * xs.inner, lanes); });
+    sum_inner(walk.inner, sum,
+              [=](int64_t i, Pair& s) { s.a += load_lanes<full>(p + i * xs.inner, lanes); });
   }
-  const f32x16 m = sum * inv;
+  const f32x16 m = sum.a * inv;
   // The rounding error of the mean is measured in the second pass and taken out again.
-  f32x16 square{}, rest{};
+  Pair around;
   for (int64_t o = 0; o < walk.outer; ++o) {
     const float* p = x + o * xs.outer;
-    rest += sum_inner(walk.inner,
-                      [=](int64_t i) { return load_lanes<full>(p + i * xs.inner, lanes) - m; });
-    square += sum_inner(walk.inner, [=](int64_t i) {
+    sum_inner(walk.inner, around, [=](int64_t i, Pair& s) {
       const f32x16 d = load_lanes<full>(p + i * xs.inner, lanes) - m;
-      return d * d;
+      s.a += d;
+      s.b = fma(d, d, s.b);
     });
   }
-  const f32x16 shift = rest * inv;
+  const f32x16 shift = around.a * inv;
   store(mean, m + shift);
-  store(var, square * inv - shift * shift);
+  store(var, around.b * inv - shift * shift);
 }
 
 void lane_moments(const float* x, Walk walk, WalkStep xs, int lanes, float* mean, float* var) {
@@ -323,18 +340,17 @@ template <bool full>
 void lane_grad_sums_t(const float* g, WalkStep gs, const float* x, WalkStep xs, Walk walk,
                       int lanes, const float* mean, float* sum_g, float* sum_gx) {
   const f32x16 m = load(mean);
-  f32x16 sg{}, sx{};
+  Pair total;
   for (int64_t o = 0; o < walk.outer; ++o) {
     const float *p = g + o * gs.outer, *q = x + o * xs.outer;
-    sg +=
-        sum_inner(walk.inner, [=](int64_t i) { return load_lanes<full>(p + i * gs.inner, lanes); });
-    sx += sum_inner(walk.inner, [=](int64_t i) {
-      return load_lanes<full>(p + i * gs.inner, lanes) *
-             (load_lanes<full>(q + i * xs.inner, lanes) - m);
+    sum_inner(walk.inner, total, [=](int64_t i, Pair& s) {
+      const f32x16 v = load_lanes<full>(p + i * gs.inner, lanes);
+      s.a += v;
+      s.b = fma(v, load_lanes<full>(q + i * xs.inner, lanes) - m, s.b);
     });
   }
-  store(sum_g, sg);
-  store(sum_gx, sx);
+  store(sum_g, total.a);
+  store(sum_gx, total.b);
 }
 
 void lane_grad_sums(const float* g, WalkStep gs, const float* x, WalkStep xs, Walk walk, int lanes,

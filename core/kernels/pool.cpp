@@ -26,16 +26,39 @@ const PoolKernels& pool_kernels_v3() {
 
 namespace {
 
-// The outputs that read each input form a run, because windows move only forward.
-void fill_covers(PoolAxis& a) {
+// What follows from the windows. The outputs that read one input form a run, because windows move
+// only forward.
+void complete(PoolAxis& a) {
   a.covers.assign(a.in, {0, 0});
   for (int32_t o = 0; o < a.out; ++o) {
-    const PoolWindow& win = a.windows[o];
+    PoolWindow& win = a.windows[o];
+    win.inverse = 1.0f / static_cast<float>(win.size);
     for (int32_t i = 0; i < win.count; ++i) {
       PoolCover& c = a.covers[win.begin + i * win.step];
       if (c.first == c.last) c.first = o;
       c.last = o + 1;
     }
+  }
+  for (int64_t block = 0; block < a.out; block += kPoolColumns) {
+    const auto end = static_cast<int32_t>(std::min(block + kPoolColumns, a.out));
+    std::vector<PoolRun> runs;
+    for (int32_t tap = 0;; ++tap) {
+      const size_t before = runs.size();
+      for (auto o = static_cast<int32_t>(block); o < end; ++o) {
+        const PoolWindow& win = a.windows[o];
+        if (tap >= win.count) continue;
+        const int32_t at = win.begin + tap * win.step;
+        const bool any = runs.size() > before && runs.back().last == o;
+        PoolRun* run = any ? &runs.back() : nullptr;
+        if (run && run->last - run->first == 1) run->step = at - run->begin;
+        if (run && at == run->begin + (o - run->first) * run->step)
+          run->last = o + 1;
+        else
+          runs.push_back({o, o + 1, at, 1});
+      }
+      if (runs.size() == before) break;
+    }
+    a.runs.push_back(std::move(runs));
   }
 }
 
@@ -43,7 +66,8 @@ void fill_covers(PoolAxis& a) {
 
 PoolAxis sliding_axis(int64_t in, int64_t out, int64_t kernel, int64_t stride, int64_t pad,
                       int64_t dilation, bool include_pad) {
-  PoolAxis a{in, out, {}, {}};
+  PoolAxis a;
+  a.in = in, a.out = out, a.kernel = kernel, a.stride = stride;
   for (int64_t o = 0; o < out; ++o) {
     const int64_t start = o * stride - pad;
     PoolWindow w;
@@ -57,18 +81,24 @@ PoolAxis sliding_axis(int64_t in, int64_t out, int64_t kernel, int64_t stride, i
     w.size = include_pad ? static_cast<int32_t>(padded) : w.count;
     a.windows.push_back(w);
   }
-  fill_covers(a);
+  complete(a);
+  if (dilation == 1) {
+    a.whole_first = std::min((pad + stride - 1) / stride, out);
+    a.whole_last = a.whole_first;
+    while (a.whole_last < out && a.windows[a.whole_last].count == kernel) ++a.whole_last;
+  }
   return a;
 }
 
 PoolAxis adaptive_axis(int64_t in, int64_t out) {
-  PoolAxis a{in, out, {}, {}};
+  PoolAxis a;
+  a.in = in, a.out = out;
   for (int64_t o = 0; o < out; ++o) {
     const int64_t begin = o * in / out, end = ((o + 1) * in + out - 1) / out;
     const auto count = static_cast<int32_t>(end - begin);
-    a.windows.push_back({static_cast<int32_t>(begin), count, 1, count});
+    a.windows.push_back({static_cast<int32_t>(begin), count, 1, count, 1.0f});
   }
-  fill_covers(a);
+  complete(a);
   return a;
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pooling of f32 images, one row of one plane at a time. A plane is the set of pixels that share all
-// but one of the other dims; that one (batch or channels, whichever is contiguous) is the `inner`
-// run that vectors go along. Row-major images have no such dim and take the `flat` forms, which run
-// vectors along the row.
+// Pooling of f32 images, one row of one plane at a time. A plane is the set of pixels that share
+// all but one of the other dims; that one (batch or channels, whichever is contiguous) is the
+// `inner` run that vectors go along. Row-major images have no such dim and take the `flat` forms,
+// which run vectors along the row.
 #pragma once
 
 #include <cstdint>
@@ -12,10 +12,21 @@
 namespace tessera::kernels {
 
 // What one output position of one axis reads: `count` inputs from `begin`, `step` apart. `size` is
-// its share of an average's divisor.
+// its share of an average's divisor and `inverse` one over it.
 struct PoolWindow {
   int32_t begin = 0, count = 0, step = 1, size = 1;
+  float inverse = 1.0f;
 };
+
+// Neighbouring outputs [first, last) that have a tap `tap`; their inputs lie `step` apart from
+// `begin` on. What row-major images are pooled by.
+struct PoolRun {
+  int32_t first = 0, last = 0, begin = 0, step = 1;
+};
+
+// Outputs of a row-major row that are pooled together, so that their state stays in registers or
+// the first-level cache.
+constexpr int64_t kPoolColumns = 128;
 
 // Which outputs [first, last) can have read one input.
 struct PoolCover {
@@ -26,10 +37,14 @@ struct PoolAxis {
   int64_t in = 0, out = 0;
   std::vector<PoolWindow> windows;  // per output
   std::vector<PoolCover> covers;    // per input
+  // Outputs [whole_first, whole_last) see all `kernel` taps, `stride` inputs apart; the fast path.
+  int64_t kernel = 0, stride = 0, whole_first = 0, whole_last = 0;
+  // Per block of kPoolColumns outputs: its runs, earlier taps first.
+  std::vector<std::vector<PoolRun>> runs;
 };
 
-// Windows of a sliding kernel. With `include_pad` the divisor counts padding (but not what ceil mode
-// adds beyond it).
+// Windows of a sliding kernel. With `include_pad` the divisor counts padding (but not what ceil
+// mode adds beyond it).
 PoolAxis sliding_axis(int64_t in, int64_t out, int64_t kernel, int64_t stride, int64_t pad,
                       int64_t dilation, bool include_pad);
 // Windows that divide the input into `out` nearly equal, possibly overlapping parts.
@@ -65,6 +80,8 @@ struct PoolKernels {
                        PoolPlane<const float> x, PoolPlane<float> y);
   void (*avg_grad_row)(const PoolAxis& h, const PoolAxis& w, int64_t ih, int64_t divisor,
                        PoolPlane<const float> gy, PoolPlane<float> gx, int64_t inner);
+  void (*avg_grad_row_flat)(const PoolAxis& h, const PoolAxis& w, int64_t ih, int64_t divisor,
+                            PoolPlane<const float> gy, PoolPlane<float> gx);
 };
 const PoolKernels& pool_kernels();
 const PoolKernels& pool_kernels_v3();  // for tests on newer processors

@@ -32,8 +32,13 @@ TESSERA_INLINE i32x8 high_half(i32x16 v) {
 }
 
 TESSERA_INLINE void store_wide(int64_t* p, i32x16 v) {
+#ifdef __AVX512F__
+  const auto a = _mm512_maskz_cvtepi32_epi64(0xff, reinterpret_cast<__m256i>(low_half(v)));
+  const auto b = _mm512_maskz_cvtepi32_epi64(0xff, reinterpret_cast<__m256i>(high_half(v)));
+#else
   const i64x8 a = __builtin_convertvector(low_half(v), i64x8);
   const i64x8 b = __builtin_convertvector(high_half(v), i64x8);
+#endif
   std::memcpy(p, &a, sizeof a);
   std::memcpy(p + 8, &b, sizeof b);
 }
@@ -68,90 +73,158 @@ TESSERA_INLINE void put(float* p, f32x16 v, N lanes) {
 }
 template <typename N>
 TESSERA_INLINE void put_index(int64_t* p, i32x16 v, N lanes) {
-  if constexpr (std::is_same_v<N, int64_t>)
-    for (int64_t i = 0; i < lanes; ++i) p[i] = v[i];
-  else
+  if constexpr (!std::is_same_v<N, int64_t>) {
     store_wide(p, v);
-}
-template <typename N>
-TESSERA_INLINE i32x16 get_index(const int64_t* p, N lanes) {
-  if constexpr (std::is_same_v<N, int64_t>) {
-    i32x16 v{};
-    for (int64_t i = 0; i < lanes; ++i) v[i] = static_cast<int32_t>(p[i]);
-    return v;
   } else {
-    return load_narrow(p);
+#ifdef __AVX512F__
+    const uint16_t mask = tail_mask(lanes);
+    _mm512_mask_storeu_epi64(
+        p, static_cast<uint8_t>(mask),
+        _mm512_maskz_cvtepi32_epi64(0xff, reinterpret_cast<__m256i>(low_half(v))));
+    _mm512_mask_storeu_epi64(
+        p + 8, static_cast<uint8_t>(mask >> 8),
+        _mm512_maskz_cvtepi32_epi64(0xff, reinterpret_cast<__m256i>(high_half(v))));
+#else
+    for (int64_t i = 0; i < lanes; ++i) p[i] = v[i];
+#endif
+  }
+}
+
+// g where the index equals `me`, 0 elsewhere.
+template <typename N>
+TESSERA_INLINE f32x16 chosen(const int64_t* index, int64_t me, f32x16 g, N lanes) {
+#ifdef __AVX512F__
+  const uint16_t mask = tail_mask(lanes);
+  const __m512i want = _mm512_set1_epi64(me);
+  const auto low = static_cast<uint8_t>(mask), high = static_cast<uint8_t>(mask >> 8);
+  const __mmask8 a = _mm512_mask_cmpeq_epi64_mask(low, _mm512_maskz_loadu_epi64(low, index), want);
+  const __mmask8 b =
+      _mm512_mask_cmpeq_epi64_mask(high, _mm512_maskz_loadu_epi64(high, index + 8), want);
+  const auto both = static_cast<__mmask16>(a | (static_cast<unsigned>(b) << 8));
+  return reinterpret_cast<f32x16>(_mm512_maskz_mov_ps(both, reinterpret_cast<__m512>(g)));
+#else
+  const auto who = static_cast<int32_t>(me);
+  i32x16 v{};
+  if constexpr (std::is_same_v<N, int64_t>) {
+    for (int64_t i = 0; i < lanes; ++i) v[i] = static_cast<int32_t>(index[i]);
+  } else {
+    v = load_narrow(index);
+  }
+  return v == broadcast_i(who) ? g : f32x16{};
+#endif
+}
+
+// The running maximum and where it was found. Of several NaNs the last one counts, of equal numbers
+// the first: as ATen does. Masks in their own registers, which plain vector code does not get.
+TESSERA_INLINE void take_if_larger(f32x16 v, i32x16 at, f32x16& best, i32x16& where) {
+#ifdef __AVX512F__
+  const auto x = reinterpret_cast<__m512>(v), old = reinterpret_cast<__m512>(best);
+  const auto take = static_cast<__mmask16>(_mm512_cmp_ps_mask(x, old, _CMP_GT_OQ) |
+                                           _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q));
+  best = reinterpret_cast<f32x16>(_mm512_mask_mov_ps(old, take, x));
+  where = reinterpret_cast<i32x16>(
+      _mm512_mask_mov_epi32(reinterpret_cast<__m512i>(where), take, reinterpret_cast<__m512i>(at)));
+#else
+  const i32x16 take = (v > best) | (v != v);
+  best = take ? v : best;
+  where = take ? at : where;
+#endif
+}
+
+// Outputs of one row whose window may be clipped.
+void max_clipped(const PoolAxis& w, const PoolWindow& r, int64_t begin, int64_t end,
+                 PoolPlane<const float> x, float* y, int64_t y_col, int64_t* index,
+                 int64_t index_col, int64_t inner) {
+  for (int64_t ow = begin; ow < end; ++ow) {
+    const PoolWindow& c = w.windows[ow];
+    const float* from = x.at + r.begin * x.row + c.begin * x.col;
+    const auto flat = static_cast<int32_t>(r.begin * w.in + c.begin);
+    for_vectors(inner, [&](int64_t i, auto lanes) TESSERA_INLINE_LAMBDA {
+      f32x16 best = get(from + i, lanes);
+      i32x16 where = broadcast_i(flat);
+      for (int64_t a = 0; a < r.count; ++a)
+        for (int64_t b = 0; b < c.count; ++b) {
+          const f32x16 v = get(from + i + a * r.step * x.row + b * c.step * x.col, lanes);
+          const auto at = static_cast<int32_t>(flat + a * r.step * w.in + b * c.step);
+          take_if_larger(v, broadcast_i(at), best, where);
+        }
+      put(y + ow * y_col + i, best, lanes);
+      if (index) put_index(index + ow * index_col + i, where, lanes);
+    });
+  }
+}
+
+// Addresses and steps of a run of outputs with whole windows; few enough to stay in registers.
+struct WholeRun {
+  int64_t count, inner;
+  const float* x;
+  int64_t x_step, x_row, x_col;
+  float* y;
+  int64_t y_step;
+  int64_t* index;
+  int64_t index_step;
+  int32_t flat, flat_step, flat_row;
+};
+
+template <int kRows, int kCols, bool kIndex>
+void max_whole(WholeRun k) {
+  i32x16 offset[kRows * kCols];
+#pragma GCC unroll 9
+  for (int t = 0; t < kRows * kCols; ++t)
+    offset[t] = broadcast_i(t / kCols * k.flat_row + t % kCols);
+  for (; k.count > 0; --k.count) {
+    for_vectors(k.inner, [&](int64_t i, auto lanes) TESSERA_INLINE_LAMBDA {
+      f32x16 best = get(k.x + i, lanes);
+      i32x16 where = offset[0];
+#pragma GCC unroll 9
+      for (int t = 1; t < kRows * kCols; ++t)
+        take_if_larger(get(k.x + i + t / kCols * k.x_row + t % kCols * k.x_col, lanes), offset[t],
+                       best, where);
+      put(k.y + i, best, lanes);
+      if constexpr (kIndex) put_index(k.index + i, where + k.flat, lanes);
+    });
+    k.x += k.x_step;
+    k.y += k.y_step;
+    k.flat += k.flat_step;
+    if constexpr (kIndex) k.index += k.index_step;
   }
 }
 
 void max_row(const PoolAxis& h, const PoolAxis& w, int64_t oh, PoolPlane<const float> x,
              PoolPlane<float> y, PoolPlane<int64_t> index, int64_t inner) {
-  const PoolWindow r = h.windows[oh];
-  const int64_t row_step = r.step * x.row;
-  const auto flat_step = static_cast<int32_t>(r.step * w.in);
+  const PoolWindow& r = h.windows[oh];
   float* to = y.at + oh * y.row;
   int64_t* to_index = index.at ? index.at + oh * index.row : nullptr;
-  for (int64_t ow = 0; ow < w.out; ++ow, to += y.col) {
-    const PoolWindow c = w.windows[ow];
-    const float* from = x.at + r.begin * x.row + c.begin * x.col;
-    const int64_t col_step = c.step * x.col;
-    const auto flat = static_cast<int32_t>(r.begin * w.in + c.begin);
-    for_vectors(inner, [&](int64_t i, auto lanes) TESSERA_INLINE_LAMBDA {
-      f32x16 best = splat(kLowest);
-      if (!to_index) {
-        for (int a = 0; a < r.count; ++a)
-          for (int b = 0; b < c.count; ++b)
-            best = max_nan(get(from + i + a * row_step + b * col_step, lanes), best);
-        put(to + i, best, lanes);
-        return;
-      }
-      i32x16 where = broadcast_i(flat);
-      for (int a = 0; a < r.count; ++a)
-        for (int b = 0; b < c.count; ++b) {
-          const f32x16 v = get(from + i + a * row_step + b * col_step, lanes);
-          // Of several NaNs the last one counts, of equal numbers the first: as ATen does.
-          const i32x16 take = (v > best) | (v != v);
-          best = take ? v : best;
-          where = take ? broadcast_i(flat + a * flat_step + b * c.step) : where;
-        }
-      put(to + i, best, lanes);
-      put_index(to_index + i, where, lanes);
-    });
-    if (to_index) to_index += index.col;
+  const bool two = r.count == 2 && w.kernel == 2, three = r.count == 3 && w.kernel == 3;
+  int64_t first = w.whole_first, last = w.whole_last;
+  if (!(two || three) || r.step != 1) first = last = w.out;
+  max_clipped(w, r, 0, first, x, to, y.col, to_index, index.col, inner);
+  if (first < last) {
+    const PoolWindow& c = w.windows[first];
+    const WholeRun run{.count = last - first,
+                       .inner = inner,
+                       .x = x.at + r.begin * x.row + c.begin * x.col,
+                       .x_step = w.stride * x.col,
+                       .x_row = x.row,
+                       .x_col = x.col,
+                       .y = to + first * y.col,
+                       .y_step = y.col,
+                       .index = to_index ? to_index + first * index.col : nullptr,
+                       .index_step = index.col,
+                       .flat = static_cast<int32_t>(r.begin * w.in + c.begin),
+                       .flat_step = static_cast<int32_t>(w.stride),
+                       .flat_row = static_cast<int32_t>(w.in)};
+    if (two)
+      index.at ? max_whole<2, 2, true>(run) : max_whole<2, 2, false>(run);
+    else
+      index.at ? max_whole<3, 3, true>(run) : max_whole<3, 3, false>(run);
   }
-}
-
-// Columns of a row-major row that are pooled together; their state stays in the first-level cache.
-constexpr int64_t kColumns = 128;
-
-// Calls f(tap column b, first output, last output) so that every output of [begin, end) has an input
-// at tap b; outputs of one call are neighbours.
-template <typename F>
-TESSERA_INLINE void for_taps(const PoolAxis& w, int64_t begin, int64_t end, F f) {
-  int32_t most = 0;
-  for (int64_t o = begin; o < end; ++o) most = std::max(most, w.windows[o].count);
-  for (int32_t b = 0; b < most; ++b) {
-    int64_t o = begin;
-    while (o < end) {
-      if (w.windows[o].count <= b) {
-        ++o;
-        continue;
-      }
-      // A run of outputs whose inputs are equally far apart.
-      const int64_t first = o++;
-      const int32_t step =
-          o < end ? w.windows[o].begin - w.windows[first].begin : 1;
-      while (o < end && w.windows[o].count > b &&
-             w.windows[o].begin - w.windows[o - 1].begin == step)
-        ++o;
-      f(b, first, o, step);
-    }
-  }
+  max_clipped(w, r, last, w.out, x, to, y.col, to_index, index.col, inner);
 }
 
 template <int kStep>
-TESSERA_INLINE void take_larger(const float* from, int32_t at, int64_t n, int32_t step,
-                                float* best, int32_t* where) {
+TESSERA_INLINE void take_larger(const float* from, int32_t at, int64_t n, int32_t step, float* best,
+                                int32_t* where) {
   const int64_t s = kStep > 0 ? kStep : step;
   for (int64_t i = 0; i < n; ++i) {
     const float v = from[i * s];
@@ -164,33 +237,32 @@ TESSERA_INLINE void take_larger(const float* from, int32_t at, int64_t n, int32_
 void max_row_flat(const PoolAxis& h, const PoolAxis& w, int64_t oh, PoolPlane<const float> x,
                   PoolPlane<float> y, PoolPlane<int64_t> index) {
   const PoolWindow r = h.windows[oh];
-  float best[kColumns];
-  int32_t where[kColumns];
-  for (int64_t begin = 0; begin < w.out; begin += kColumns) {
-    const int64_t end = std::min(begin + kColumns, w.out);
-    for (int64_t o = begin; o < end; ++o) {
-      best[o - begin] = kLowest;
-      where[o - begin] = static_cast<int32_t>(r.begin * w.in + w.windows[o].begin);
+  float best[kPoolColumns];
+  int32_t where[kPoolColumns];
+  for (int64_t begin = 0; begin < w.out; begin += kPoolColumns) {
+    const int64_t n = std::min(kPoolColumns, w.out - begin);
+    for (int64_t o = 0; o < n; ++o) {
+      best[o] = kLowest;
+      where[o] = static_cast<int32_t>(r.begin * w.in + w.windows[begin + o].begin);
     }
     for (int32_t a = 0; a < r.count; ++a) {
       const int64_t row = r.begin + a * r.step;
-      for_taps(w, begin, end, [&](int32_t b, int64_t first, int64_t last, int32_t step) {
-        const int64_t col = w.windows[first].begin + b * w.windows[first].step;
-        const float* from = x.at + row * x.row + col;
-        const auto at = static_cast<int32_t>(row * w.in + col);
-        float* to = best + (first - begin);
-        int32_t* to_where = where + (first - begin);
-        if (step == 1)
-          take_larger<1>(from, at, last - first, step, to, to_where);
-        else if (step == 2)
-          take_larger<2>(from, at, last - first, step, to, to_where);
+      for (const PoolRun& run : w.runs[begin / kPoolColumns]) {
+        const float* from = x.at + row * x.row + run.begin;
+        const auto at = static_cast<int32_t>(row * w.in + run.begin);
+        float* to = best + (run.first - begin);
+        int32_t* to_where = where + (run.first - begin);
+        const int64_t count = run.last - run.first;
+        if (run.step == 1)
+          take_larger<1>(from, at, count, 1, to, to_where);
+        else if (run.step == 2)
+          take_larger<2>(from, at, count, 2, to, to_where);
         else
-          take_larger<0>(from, at, last - first, step, to, to_where);
-      });
+          take_larger<0>(from, at, count, run.step, to, to_where);
+      }
     }
-    std::copy(best, best + (end - begin), y.at + oh * y.row + begin);
-    if (index.at)
-      std::copy(where, where + (end - begin), index.at + oh * index.row + begin);
+    std::copy(best, best + n, y.at + oh * y.row + begin);
+    if (index.at) std::copy(where, where + n, index.at + oh * index.row + begin);
   }
 }
 
@@ -200,43 +272,52 @@ void max_grad_row(const PoolAxis& h, const PoolAxis& w, int64_t ih, PoolPlane<co
   float* to = gx.at + ih * gx.row;
   for (int64_t iw = 0; iw < w.in; ++iw, to += gx.col) {
     const PoolCover c = w.covers[iw];
-    const i32x16 me = broadcast_i(static_cast<int32_t>(ih * w.in + iw));
+    const int64_t me = ih * w.in + iw;
     for_vectors(inner, [&](int64_t i, auto lanes) TESSERA_INLINE_LAMBDA {
       f32x16 sum{};
       for (int64_t oh = r.first; oh < r.last; ++oh)
         for (int64_t ow = c.first; ow < c.last; ++ow) {
-          const i32x16 chosen = get_index(index.at + oh * index.row + ow * index.col + i, lanes);
           const f32x16 g = get(gy.at + oh * gy.row + ow * gy.col + i, lanes);
-          sum += chosen == me ? g : f32x16{};
+          sum += chosen(index.at + oh * index.row + ow * index.col + i, me, g, lanes);
         }
       put(to + i, sum, lanes);
     });
   }
 }
 
+// kRows x kCols inputs under each of `count` outputs; 0 leaves the loops open.
+template <int kRows, int kCols>
+void scatter_tiles(int64_t count, int64_t rows, int64_t cols, int64_t inner, const float* gy,
+                   int64_t gy_step, const int64_t* index, int64_t index_step, float* gx,
+                   int64_t gx_row, int64_t gx_col, int64_t flat, int64_t flat_row) {
+  if (kRows > 0) rows = kRows, cols = kCols;
+  for (; count > 0; --count) {
+    for_vectors(inner, [&](int64_t i, auto lanes) TESSERA_INLINE_LAMBDA {
+      const f32x16 g = get(gy + i, lanes);
+#pragma GCC unroll 2
+      for (int64_t a = 0; a < rows; ++a)
+#pragma GCC unroll 2
+        for (int64_t b = 0; b < cols; ++b)
+          put(gx + i + a * gx_row + b * gx_col,
+              chosen(index + i, flat + a * flat_row + b, g, lanes), lanes);
+    });
+    gy += gy_step;
+    index += index_step;
+    gx += cols * gx_col;
+    flat += cols;
+  }
+}
+
 void max_grad_tiles(const PoolAxis& h, const PoolAxis& w, int64_t oh, PoolPlane<const float> gy,
                     PoolPlane<const int64_t> index, PoolPlane<float> gx, int64_t inner) {
-  const PoolWindow r = h.windows[oh];
-  const int64_t last_row = oh + 1 == h.out ? h.in : r.begin + r.count;
-  const int64_t covered = w.windows[w.out - 1].begin + w.windows[w.out - 1].count;
-  for (int64_t ow = 0; ow < w.out; ++ow) {
-    const PoolWindow c = w.windows[ow];
-    const float* g_at = gy.at + oh * gy.row + ow * gy.col;
-    const int64_t* index_at = index.at + oh * index.row + ow * index.col;
-    float* to = gx.at + r.begin * gx.row + c.begin * gx.col;
-    for_vectors(inner, [&](int64_t i, auto lanes) TESSERA_INLINE_LAMBDA {
-      const f32x16 g = get(g_at + i, lanes);
-      const i32x16 chosen = get_index(index_at + i, lanes);
-      for (int a = 0; a < r.count; ++a)
-        for (int b = 0; b < c.count; ++b) {
-          const i32x16 me =
-              broadcast_i(static_cast<int32_t>((r.begin + a) * w.in + c.begin + b));
-          put(to + a * gx.row + b * gx.col + i, chosen == me ? g : f32x16{}, lanes);
-        }
-    });
-  }
+  const PoolWindow& r = h.windows[oh];
+  const auto scatter = r.count == 2 && w.kernel == 2 ? scatter_tiles<2, 2> : scatter_tiles<0, 0>;
+  scatter(w.out, r.count, w.kernel, inner, gy.at + oh * gy.row, gy.col, index.at + oh * index.row,
+          index.col, gx.at + r.begin * gx.row, gx.row, gx.col, r.begin * w.in, w.in);
+  // What no window covers.
+  const int64_t end = r.begin + r.count, last_row = oh + 1 == h.out ? h.in : end;
   for (int64_t row = r.begin; row < last_row; ++row)
-    for (int64_t iw = row < r.begin + r.count ? covered : 0; iw < w.in; ++iw)
+    for (int64_t iw = row < end ? w.out * w.kernel : 0; iw < w.in; ++iw)
       for_vectors(inner, [&](int64_t i, auto lanes) TESSERA_INLINE_LAMBDA {
         put(gx.at + row * gx.row + iw * gx.col + i, f32x16{}, lanes);
       });
@@ -244,8 +325,7 @@ void max_grad_tiles(const PoolAxis& h, const PoolAxis& w, int64_t oh, PoolPlane<
 
 void max_grad_flat(const PoolAxis& h, const PoolAxis& w, PoolPlane<const float> gy,
                    PoolPlane<const int64_t> index, PoolPlane<float> gx) {
-  for (int64_t ih = 0; ih < h.in; ++ih)
-    std::fill_n(gx.at + ih * gx.row, w.in, 0.0f);
+  for (int64_t ih = 0; ih < h.in; ++ih) std::fill_n(gx.at + ih * gx.row, w.in, 0.0f);
   const bool dense = gx.row == w.in;
   for (int64_t oh = 0; oh < h.out; ++oh) {
     const float* g = gy.at + oh * gy.row;
@@ -258,7 +338,7 @@ void max_grad_flat(const PoolAxis& h, const PoolAxis& w, PoolPlane<const float> 
 }
 
 TESSERA_INLINE float scale_of(const PoolWindow& r, const PoolWindow& c, int64_t divisor) {
-  return 1.0f / static_cast<float>(divisor != 0 ? divisor : int64_t{r.size} * c.size);
+  return divisor != 0 ? 1.0f / static_cast<float>(divisor) : r.inverse * c.inverse;
 }
 
 void avg_row(const PoolAxis& h, const PoolAxis& w, int64_t oh, int64_t divisor,
@@ -266,53 +346,56 @@ void avg_row(const PoolAxis& h, const PoolAxis& w, int64_t oh, int64_t divisor,
   const PoolWindow r = h.windows[oh];
   float* to = y.at + oh * y.row;
   for (int64_t ow = 0; ow < w.out; ++ow, to += y.col) {
-    const PoolWindow c = w.windows[ow];
+    const PoolWindow& c = w.windows[ow];
     const float* from = x.at + r.begin * x.row + c.begin * x.col;
     const f32x16 scale = splat(scale_of(r, c, divisor));
     for_vectors(inner, [&](int64_t i, auto lanes) TESSERA_INLINE_LAMBDA {
       f32x16 sum{};
-      for (int a = 0; a < r.count; ++a)
-        for (int b = 0; b < c.count; ++b) sum += get(from + i + a * x.row + b * x.col, lanes);
+      const float* row = from + i;
+      for (int a = r.count; a > 0; --a, row += x.row) {
+        const float* p = row;
+        for (int b = c.count; b > 0; --b, p += x.col) sum += get(p, lanes);
+      }
       put(to + i, sum * scale, lanes);
     });
   }
 }
 
+float contiguous_sum(const float* p, int64_t n) {
+  f32x16 sum{};
+  for_vectors(n, [&](int64_t i, auto lanes) TESSERA_INLINE_LAMBDA { sum += get(p + i, lanes); });
+  return horizontal_sum(sum);
+}
+
 void avg_row_flat(const PoolAxis& h, const PoolAxis& w, int64_t oh, int64_t divisor,
                   PoolPlane<const float> x, PoolPlane<float> y) {
   const PoolWindow r = h.windows[oh];
-  float sum[kColumns];
-  // Wide windows: along the row; narrow ones: across neighbouring outputs.
-  const bool wide = w.windows[0].count >= kLanes || w.out == 1;
-  for (int64_t begin = 0; begin < w.out; begin += kColumns) {
-    const int64_t end = std::min(begin + kColumns, w.out);
-    std::fill(sum, sum + (end - begin), 0.0f);
+  float* to = y.at + oh * y.row;
+  if (w.out == 1 && w.windows[0].count == w.in && x.row == w.in) {  // whole rows: one run
+    to[0] =
+        contiguous_sum(x.at + r.begin * x.row, r.count * w.in) * scale_of(r, w.windows[0], divisor);
+    return;
+  }
+  float sum[kPoolColumns];
+  for (int64_t begin = 0; begin < w.out; begin += kPoolColumns) {
+    const int64_t n = std::min(kPoolColumns, w.out - begin);
+    std::fill(sum, sum + n, 0.0f);
     for (int32_t a = 0; a < r.count; ++a) {
       const float* row = x.at + (r.begin + a) * x.row;
-      if (wide) {
-        for (int64_t o = begin; o < end; ++o) {
-          const PoolWindow c = w.windows[o];
-          f32x16 part{};
-          for_vectors(c.count, [&](int64_t i, auto lanes) TESSERA_INLINE_LAMBDA {
-            part += get(row + c.begin + i, lanes);
-          });
-          sum[o - begin] += horizontal_sum(part);
-        }
-        continue;
-      }
-      for_taps(w, begin, end, [&](int32_t b, int64_t first, int64_t last, int32_t step) {
-        const float* from = row + w.windows[first].begin + b;
-        float* to = sum + (first - begin);
-        if (step == 1)
-          for (int64_t i = 0; i < last - first; ++i) to[i] += from[i];
-        else if (step == 2)
-          for (int64_t i = 0; i < last - first; ++i) to[i] += from[i * 2];
+      for (const PoolRun& run : w.runs[begin / kPoolColumns]) {
+        const float* from = row + run.begin;
+        float* part = sum + (run.first - begin);
+        const int64_t count = run.last - run.first;
+        if (run.step == 1)
+          for (int64_t i = 0; i < count; ++i) part[i] += from[i];
+        else if (run.step == 2)
+          for (int64_t i = 0; i < count; ++i) part[i] += from[i * 2];
         else
-          for (int64_t i = 0; i < last - first; ++i) to[i] += from[i * step];
-      });
+          for (int64_t i = 0; i < count; ++i) part[i] += from[i * run.step];
+      }
     }
-    for (int64_t o = begin; o < end; ++o)
-      y.at[oh * y.row + o] = sum[o - begin] * scale_of(r, w.windows[o], divisor);
+    for (int64_t o = 0; o < n; ++o)
+      to[begin + o] = sum[o] * scale_of(r, w.windows[begin + o], divisor);
   }
 }
 
@@ -320,32 +403,43 @@ void avg_grad_row(const PoolAxis& h, const PoolAxis& w, int64_t ih, int64_t divi
                   PoolPlane<const float> gy, PoolPlane<float> gx, int64_t inner) {
   const PoolCover r = h.covers[ih];
   float* to = gx.at + ih * gx.row;
+  const float fixed = divisor != 0 ? 1.0f / static_cast<float>(divisor) : 0.0f;
   for (int64_t iw = 0; iw < w.in; ++iw, to += gx.col) {
     const PoolCover c = w.covers[iw];
-    auto gather = [&](auto load_at, auto zero, auto wide) TESSERA_INLINE_LAMBDA {
-      auto sum = zero;
-      for (int64_t oh = r.first; oh < r.last; ++oh)
-        for (int64_t ow = c.first; ow < c.last; ++ow)
-          sum += load_at(gy.at + oh * gy.row + ow * gy.col) *
-                 wide(scale_of(h.windows[oh], w.windows[ow], divisor));
-      return sum;
-    };
-    if (inner == 1) {
-      *to = gather([](const float* p) { return *p; }, 0.0f, [](float s) { return s; });
-      continue;
-    }
     for_vectors(inner, [&](int64_t i, auto lanes) TESSERA_INLINE_LAMBDA {
-      put(to + i,
-          gather([&](const float* p) TESSERA_INLINE_LAMBDA { return get(p + i, lanes); }, f32x16{},
-                 [](float s) TESSERA_INLINE_LAMBDA { return splat(s); }),
-          lanes);
+      f32x16 sum{};
+      for (int64_t oh = r.first; oh < r.last; ++oh)
+        for (int64_t ow = c.first; ow < c.last; ++ow) {
+          const float scale = divisor != 0 ? fixed : h.windows[oh].inverse * w.windows[ow].inverse;
+          sum = fma(get(gy.at + oh * gy.row + ow * gy.col + i, lanes), splat(scale), sum);
+        }
+      put(to + i, sum, lanes);
     });
   }
 }
 
+void avg_grad_row_flat(const PoolAxis& h, const PoolAxis& w, int64_t ih, int64_t divisor,
+                       PoolPlane<const float> gy, PoolPlane<float> gx) {
+  float* to = gx.at + ih * gx.row;
+  std::fill_n(to, w.in, 0.0f);
+  float scaled[kPoolColumns];
+  for (int64_t oh = h.covers[ih].first; oh < h.covers[ih].last; ++oh)
+    for (int64_t begin = 0; begin < w.out; begin += kPoolColumns) {
+      const int64_t n = std::min(kPoolColumns, w.out - begin);
+      const float* g = gy.at + oh * gy.row + begin;
+      for (int64_t o = 0; o < n; ++o)
+        scaled[o] = g[o] * scale_of(h.windows[oh], w.windows[begin + o], divisor);
+      for (const PoolRun& run : w.runs[begin / kPoolColumns]) {
+        const float* from = scaled + (run.first - begin);
+        float* part = to + run.begin;
+        for (int64_t i = 0; i < run.last - run.first; ++i) part[i * run.step] += from[i];
+      }
+    }
+}
+
 }  // namespace
 
-const PoolKernels pool_table{max_row,       max_row_flat, max_grad_row, max_grad_tiles,
-                             max_grad_flat, avg_row,      avg_row_flat, avg_grad_row};
+const PoolKernels pool_table{max_row, max_row_flat, max_grad_row, max_grad_tiles,   max_grad_flat,
+                             avg_row, avg_row_flat, avg_grad_row, avg_grad_row_flat};
 
 }  // namespace tessera::kernels::TESSERA_ISA

@@ -25,8 +25,8 @@ struct PoolReference {
                        PoolPlane<const int64_t> index, PoolPlane<T> gx);
   static void avg(const PoolAxis& h, const PoolAxis& w, int64_t divisor, PoolPlane<const T> x,
                   PoolPlane<T> y);
-  static void avg_grad(const PoolAxis& h, const PoolAxis& w, int64_t divisor,
-                       PoolPlane<const T> gy, PoolPlane<T> gx);
+  static void avg_grad(const PoolAxis& h, const PoolAxis& w, int64_t divisor, PoolPlane<const T> gy,
+                       PoolPlane<T> gx);
 };
 
 extern template struct PoolReference<float>;

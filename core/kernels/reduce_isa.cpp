@@ -121,6 +121,17 @@ void plain_cols(const void* xv, int64_t rows, int64_t row_step, int64_t width, v
 
 // ---- f32 sum, max and min ----
 
+// Halves, quarters, ... of a vector combined by f.
+template <typename F>
+TESSERA_INLINE float across_lanes(f32x16 v, F f) {
+  const f32x8 a = f(__builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7),
+                    __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15));
+  const f32x4 b =
+      f(__builtin_shufflevector(a, a, 0, 1, 2, 3), __builtin_shufflevector(a, a, 4, 5, 6, 7));
+  const f32x4 c = f(b, f32x4(__builtin_shufflevector(b, b, 2, 3, 0, 1)));
+  return f(c, f32x4(__builtin_shufflevector(c, c, 1, 0, 3, 2)))[0];
+}
+
 template <ReduceKind kind>
 struct VectorOp;
 template <>
@@ -136,9 +147,7 @@ struct VectorOp<ReduceKind::kMax> {
   static TESSERA_INLINE f32x16 identity() { return broadcast(-__builtin_inff()); }
   static TESSERA_INLINE f32x16 apply(f32x16 a, f32x16 b) { return max_nan(b, a); }
   static TESSERA_INLINE float across(f32x16 v) {
-    float r = v[0];
-    for (int i = 1; i < 16; ++i) r = Combine<ReduceKind::kMax, float>::apply(r, v[i]);
-    return r;
+    return across_lanes(v, [](auto a, auto b) { return (b > a) | (b != b) ? b : a; });
   }
 };
 template <>
@@ -147,9 +156,7 @@ struct VectorOp<ReduceKind::kMin> {
   static TESSERA_INLINE f32x16 identity() { return broadcast(__builtin_inff()); }
   static TESSERA_INLINE f32x16 apply(f32x16 a, f32x16 b) { return min_nan(b, a); }
   static TESSERA_INLINE float across(f32x16 v) {
-    float r = v[0];
-    for (int i = 1; i < 16; ++i) r = Combine<ReduceKind::kMin, float>::apply(r, v[i]);
-    return r;
+    return across_lanes(v, [](auto a, auto b) { return (b < a) | (b != b) ? b : a; });
   }
 };
 
@@ -176,9 +183,48 @@ TESSERA_INLINE f32x16 vector_block(const float* x, int64_t len) {
 
 typedef double f64x16 __attribute__((vector_size(128)));
 
+// Maximum or minimum that ignores NaN, and a sum that is NaN if any element is: half the work of
+// checking each.
+template <ReduceKind kind>
+TESSERA_INLINE bool extreme_without_nan(const float* x, int64_t len, float* result) {
+  auto pick = [](auto a, auto b) {
+    if constexpr (kind == ReduceKind::kMax)
+      return a > b ? a : b;
+    else
+      return a < b ? a : b;
+  };
+  const f32x16 none = VectorOp<kind>::identity();
+  f32x16 m0 = none, m1 = none, m2 = none, m3 = none, s0{}, s1{}, s2{}, s3{};
+  auto take = [&](f32x16 v, f32x16 & m, f32x16 & s) __attribute__((always_inline)) {
+    m = pick(v, m);
+    s += v;
+  };
+  int64_t i = 0;
+  for (; i + 64 <= len; i += 64) {
+    take(load(x + i), m0, s0);
+    take(load(x + i + 16), m1, s1);
+    take(load(x + i + 32), m2, s2);
+    take(load(x + i + 48), m3, s3);
+  }
+  for (; i + 16 <= len; i += 16) take(load(x + i), m0, s0);
+  if (i < len) {
+    const f32x16 v = load_n(x + i, len - i);
+    m1 = pick(select(iota_i() < broadcast_i(static_cast<int32_t>(len - i)), v, none), m1);
+    s1 += v;
+  }
+  *result = across_lanes(pick(pick(m0, m1), pick(m2, m3)), pick);
+  const f32x16 s = (s0 + s1) + (s2 + s3);
+  const float check = across_lanes(s, [](auto a, auto b) { return a + b; });
+  return check == check;
+}
+
 template <ReduceKind kind>
 TESSERA_INLINE typename VectorOp<kind>::Part vector_piece(const float* x, int64_t len) {
   using V = VectorOp<kind>;
+  if constexpr (kind != ReduceKind::kSum) {
+    float result;
+    if (extreme_without_nan<kind>(x, len, &result)) return result;
+  }
   if (kind != ReduceKind::kSum || len <= kBlock) return V::across(vector_block<kind>(x, len));
   f64x16 total{};
   for (int64_t i = 0; i < len; i += kBlock)

@@ -131,53 +131,75 @@ void softmax_rows_grad(const float* g, const float* y, float* dx, int64_t rows, 
   }
 }
 
+template <bool full>
+TESSERA_INLINE f32x16 load_lanes(const float* p, int64_t n) {
+  return full ? load(p) : load_n(p, n);
+}
+template <bool full>
+TESSERA_INLINE void store_lanes(float* p, f32x16 v, int64_t n) {
+  if (full)
+    store(p, v);
+  else
+    store_n(p, v, n);
+}
+
+template <bool full>
+void softmax_block(const float* x, float* y, int64_t len, int64_t x_step, int64_t y_step, int64_t n,
+                   bool log) {
+  f32x16 top = low_bound();
+  for (int64_t i = 0; i < len; ++i) top = max(load_lanes<full>(x + i * x_step, n), top);
+  f32x16 sum{};
+  if (log) {
+    for (int64_t i = 0; i < len; ++i) sum += exp(load_lanes<full>(x + i * x_step, n) - top);
+    const f32x16 l = TESSERA_ISA::log(sum);
+    for (int64_t i = 0; i < len; ++i)
+      store_lanes<full>(y + i * y_step, load_lanes<full>(x + i * x_step, n) - top - l, n);
+  } else {
+    for (int64_t i = 0; i < len; ++i) {
+      const f32x16 e = exp(load_lanes<full>(x + i * x_step, n) - top);
+      store_lanes<full>(y + i * y_step, e, n);
+      sum += e;
+    }
+    const f32x16 scale = 1.0f / sum;
+    for (int64_t i = 0; i < len; ++i)
+      store_lanes<full>(y + i * y_step, load_lanes<full>(y + i * y_step, n) * scale, n);
+  }
+}
+
 void softmax_lanes(const float* x, float* y, int64_t len, int64_t x_step, int64_t y_step,
                    int64_t width, bool log) {
-  for (int64_t w = 0; w < width; w += 16) {
-    const int64_t n = width - w < 16 ? width - w : 16;
-    const float* xs = x + w;
-    float* ys = y + w;
-    f32x16 top = low_bound();
-    for (int64_t i = 0; i < len; ++i) top = max(load_n(xs + i * x_step, n), top);
-    f32x16 sum{};
-    if (log) {
-      for (int64_t i = 0; i < len; ++i) sum += exp(load_n(xs + i * x_step, n) - top);
-      const f32x16 l = TESSERA_ISA::log(sum);
-      for (int64_t i = 0; i < len; ++i)
-        store_n(ys + i * y_step, load_n(xs + i * x_step, n) - top - l, n);
-    } else {
-      for (int64_t i = 0; i < len; ++i) {
-        const f32x16 e = exp(load_n(xs + i * x_step, n) - top);
-        store_n(ys + i * y_step, e, n);
-        sum += e;
-      }
-      const f32x16 scale = 1.0f / sum;
-      for (int64_t i = 0; i < len; ++i)
-        store_n(ys + i * y_step, load_n(ys + i * y_step, n) * scale, n);
-    }
+  int64_t w = 0;
+  for (; w + 16 <= width; w += 16) softmax_block<true>(x + w, y + w, len, x_step, y_step, 16, log);
+  if (w < width) softmax_block<false>(x + w, y + w, len, x_step, y_step, width - w, log);
+}
+
+template <bool full>
+void softmax_block_grad(const float* g, const float* y, float* dx, int64_t len, int64_t g_step,
+                        int64_t y_step, int64_t dx_step, int64_t n, bool log) {
+  f32x16 sum{};
+  if (log) {
+    for (int64_t i = 0; i < len; ++i) sum += load_lanes<full>(g + i * g_step, n);
+    for (int64_t i = 0; i < len; ++i)
+      store_lanes<full>(
+          dx + i * dx_step,
+          load_lanes<full>(g + i * g_step, n) - exp(load_lanes<full>(y + i * y_step, n)) * sum, n);
+  } else {
+    for (int64_t i = 0; i < len; ++i)
+      sum = fma(load_lanes<full>(g + i * g_step, n), load_lanes<full>(y + i * y_step, n), sum);
+    for (int64_t i = 0; i < len; ++i)
+      store_lanes<full>(
+          dx + i * dx_step,
+          (load_lanes<full>(g + i * g_step, n) - sum) * load_lanes<full>(y + i * y_step, n), n);
   }
 }
 
 void softmax_lanes_grad(const float* g, const float* y, float* dx, int64_t len, int64_t g_step,
                         int64_t y_step, int64_t dx_step, int64_t width, bool log) {
-  for (int64_t w = 0; w < width; w += 16) {
-    const int64_t n = width - w < 16 ? width - w : 16;
-    const float *gs = g + w, *ys = y + w;
-    float* ds = dx + w;
-    f32x16 sum{};
-    if (log) {
-      for (int64_t i = 0; i < len; ++i) sum += load_n(gs + i * g_step, n);
-      for (int64_t i = 0; i < len; ++i)
-        store_n(ds + i * dx_step,
-                load_n(gs + i * g_step, n) - exp(load_n(ys + i * y_step, n)) * sum, n);
-    } else {
-      for (int64_t i = 0; i < len; ++i)
-        sum = fma(load_n(gs + i * g_step, n), load_n(ys + i * y_step, n), sum);
-      for (int64_t i = 0; i < len; ++i)
-        store_n(ds + i * dx_step, (load_n(gs + i * g_step, n) - sum) * load_n(ys + i * y_step, n),
-                n);
-    }
-  }
+  int64_t w = 0;
+  for (; w + 16 <= width; w += 16)
+    softmax_block_grad<true>(g + w, y + w, dx + w, len, g_step, y_step, dx_step, 16, log);
+  if (w < width)
+    softmax_block_grad<false>(g + w, y + w, dx + w, len, g_step, y_step, dx_step, width - w, log);
 }
 
 }  // namespace

@@ -94,14 +94,17 @@ class LinesKernel final : public Kernel {
       c.barrier();
     }
     const auto [begin, end] = thread_range(c, count_of(lines_), 16);
+    const auto line = lines_.back().step;
     if (across_) {
       // The index is contiguous across lines: walk it that way, all lines of this thread at each
       // place.
       for (int64_t k = 0; k < len_; ++k)
-        for_each(lines_, begin, end, [&](const auto& at) { place(c, at, k); });
+        for_runs(lines_, begin, end, [&](const auto& at, int64_t n) {
+          walk(c, {at[0] + k * index_step_, at[1] + k * beside_step_, at[2]}, line, n);
+        });
     } else {
       for_each(lines_, begin, end, [&](const auto& at) {
-        for (int64_t k = 0; k < len_; ++k) place(c, at, k);
+        walk(c, at, {index_step_, beside_step_, 0}, len_);
       });
     }
   }
@@ -109,36 +112,36 @@ class LinesKernel final : public Kernel {
  private:
   bool gathers() const { return op_ == Op::Gather; }
 
-  void place(const RunCtx& c, const std::array<int64_t, 3>& at, int64_t k) const {
-    int64_t i =
-        kernels::read_index(c.ptr<const std::byte>(index_), at[0] + k * index_step_, index_.dtype);
-    if (i < 0) i += extent_;
-    if (i < 0 || i >= extent_) [[unlikely]] {
+  // n entries from offsets `at` with steps `step` (index, beside, target); a bad index is reported
+  // and passed over.
+  void walk(const RunCtx& c, std::array<int64_t, 3> at, const std::array<int64_t, 3>& step,
+            int64_t n) const {
+    const int64_t index_size = size_of(index_.dtype);
+    while (n > 0) {
+      const kernels::IndexWalk w{c.ptr<const std::byte>(index_) + at[0] * index_size,
+                                 index_.dtype,
+                                 step[0],
+                                 n,
+                                 extent_,
+                                 step[2],
+                                 x_step_};
+      int64_t done = 0;
+      if (gathers())
+        done = kernels::gather_walk(w, c.ptr<const std::byte>(x_) + at[2] * size_,
+                                    c.ptr<std::byte>(out_) + at[1] * size_, step[1], size_);
+      else if (op_ == Op::ScatterValue)
+        done =
+            kernels::scatter_walk(w, c.ptr<std::byte>(out_) + at[2] * size_, value_.data(), size_);
+      else
+        done = kernels::scatter_add_walk(w, c.ptr<std::byte>(out_) + at[2] * size_,
+                                         c.ptr<const std::byte>(src_) + at[1] * size_, step[1],
+                                         x_.dtype);
+      if (done >= n) return;
       fail_run(c, "[{}] index {} is out of bounds for a dim of size {}", op_text(op_),
-               i < 0 ? i - extent_ : i, extent_);
-      return;
+               kernels::read_index(w.index, done * step[0], index_.dtype), extent_);
+      for (size_t i = 0; i < 3; ++i) at[i] += (done + 1) * step[i];
+      n -= done + 1;
     }
-    const int64_t beside = (at[1] + k * beside_step_) * size_,
-                  target = (at[2] + i * x_step_) * size_;
-    if (op_ == Op::Gather)
-      move(c.ptr<const std::byte>(x_) + target, c.ptr<std::byte>(out_) + beside);
-    else if (op_ == Op::ScatterValue)
-      move(value_.data(), c.ptr<std::byte>(out_) + target);
-    else if (x_.dtype == DType::F32)
-      *reinterpret_cast<float*>(c.ptr<std::byte>(out_) + target) +=
-          *reinterpret_cast<const float*>(c.ptr<const std::byte>(src_) + beside);
-    else
-      kernels::add_strided(c.ptr<const std::byte>(src_) + beside, 1,
-                           c.ptr<std::byte>(out_) + target, 1, 1, x_.dtype);
-  }
-
-  void move(const std::byte* from, std::byte* to) const {
-    if (size_ == 4)
-      std::memcpy(to, from, 4);
-    else if (size_ == 8)
-      std::memcpy(to, from, 8);
-    else
-      std::memcpy(to, from, static_cast<size_t>(size_));
   }
 
   Op op_;

@@ -22,6 +22,8 @@ struct GroupShape {
   PlaneMode mode;
   int64_t lanes;   // samples in the lanes
   int64_t blocks;  // of samples
+  int64_t span;  // groups of a unit: channels-last takes several narrow groups together to fill the
+                 // lanes
 
   GroupShape(const Planes& p, int64_t group_count, PlaneMode m)
       : batch(p.batch),
@@ -31,8 +33,11 @@ struct GroupShape {
         depth(p.channels / group_count),
         mode(m),
         lanes(m == PlaneMode::kBatch ? kLanes : 1),
-        blocks((p.batch + lanes - 1) / lanes) {}
-  int64_t units() const { return blocks * groups; }
+        blocks((p.batch + lanes - 1) / lanes),
+        span(m == PlaneMode::kChannels && depth < kLanes && kLanes % depth == 0 ? kLanes / depth
+                                                                                : 1) {}
+  int64_t spans() const { return (groups + span - 1) / span; }
+  int64_t units() const { return blocks * spans(); }
   bool in_lanes() const { return mode == PlaneMode::kBatch || mode == PlaneMode::kScattered; }
 };
 
@@ -69,6 +74,16 @@ Walk group_walk(const GroupShape& s, const Planes& p, WalkStep& step) {
   return {s.depth, s.spatial};
 }
 
+// dx = rstd * w * g + q * (x - mean) + r, from the group's sums of w * g and w * g * (x - mean).
+struct Back {
+  float q, r;
+  Back(double rstd, double sum_g, double sum_gx, const GroupShape& s) {
+    const double inv = 1.0 / static_cast<double>(s.depth * s.spatial);
+    q = static_cast<float>(-rstd * rstd * rstd * sum_gx * inv);
+    r = static_cast<float>(-rstd * sum_g * inv);
+  }
+};
+
 class GroupNormKernel final : public Kernel {
  public:
   explicit GroupNormKernel(const StepDesc& d)
@@ -86,11 +101,13 @@ class GroupNormKernel final : public Kernel {
   void run(const RunCtx& c) const override {
     const auto [b, e] = thread_range(c, shape_.units());
     for (int64_t u = b; u < e; ++u) {
-      const int64_t block = u / shape_.groups, group = u % shape_.groups;
+      const int64_t block = u / shape_.spans(), group = u % shape_.spans() * shape_.span;
       if (shape_.in_lanes())
         lanes(c, block, group);
+      else if (shape_.mode == PlaneMode::kChannels)
+        channels(c, block, group, std::min(shape_.span, shape_.groups - group));
       else
-        sample(c, block, group);
+        rows(c, block, group);
     }
   }
 
@@ -100,35 +117,60 @@ class GroupNormKernel final : public Kernel {
     c.ptr<float>(rstd_)[n * rstd_.strides[0] + group * rstd_.strides[1]] = rstd;
   }
 
-  void sample(const RunCtx& c, int64_t n, int64_t group) const {
+  void rows(const RunCtx& c, int64_t n, int64_t group) const {
     const NormKernels& k = kernels::norm_kernels();
     const GroupShape& s = shape_;
     const int64_t first = group * s.depth;
     const float* x = c.ptr<const float>(x_) + n * xp_.n + first * xp_.c;
     float* y = c.ptr<float>(y_) + n * yp_.n + first * yp_.c;
     float mean, var;
-    if (s.mode == PlaneMode::kChannels)
-      k.row_moments(x, s.spatial, xp_.s, s.depth, &mean, &var);
-    else if (xp_.c == s.spatial)
+    if (xp_.c == s.spatial)
       k.row_moments(x, 1, 0, s.depth * s.spatial, &mean, &var);
     else
       k.row_moments(x, s.depth, xp_.c, s.spatial, &mean, &var);
     const float rstd = rstd_of(var, eps_);
     keep(c, n, group, mean, rstd);
-    const bool rows = s.mode == PlaneMode::kRows;
-    const int64_t lanes = rows ? 1 : kLanes;
-    for (int64_t ch = 0; ch < s.depth; ch += lanes) {
-      alignas(64) float a[kLanes], b[kLanes];
-      const int64_t count = std::min(lanes, s.depth - ch);
-      for (int64_t i = 0; i < count; ++i) {
-        a[i] = rstd * affine_.scale(c, first + ch + i);
-        b[i] = affine_.shift(c, first + ch + i) - mean * a[i];
+    for (int64_t ch = 0; ch < s.depth; ++ch) {
+      const float scale = rstd * affine_.scale(c, first + ch);
+      const float shift = affine_.shift(c, first + ch) - mean * scale;
+      k.row_affine(x + ch * xp_.c, 0, y + ch * yp_.c, 0, 1, s.spatial, scale, shift);
+    }
+  }
+
+  // `count` groups that lie behind each other. Moments are taken per channel and merged per group.
+  void channels(const RunCtx& c, int64_t n, int64_t group, int64_t count) const {
+    const NormKernels& k = kernels::norm_kernels();
+    const GroupShape& s = shape_;
+    const int64_t first = group * s.depth, total = count * s.depth;
+    const float* x = c.ptr<const float>(x_) + n * xp_.n + first;
+    float* y = c.ptr<float>(y_) + n * yp_.n + first;
+    alignas(64) float a[kLanes] = {}, b[kLanes] = {};
+    double mean[kLanes] = {}, square[kLanes] = {};
+    float rstd[kLanes] = {};
+    for (int64_t ch = 0; ch < total; ch += kLanes) {
+      const int64_t width = std::min(kLanes, total - ch);
+      k.lane_moments(x + ch, {1, s.spatial}, {0, xp_.s}, static_cast<int>(width), a, b);
+      for (int64_t i = 0; i < width; ++i) {
+        const int64_t q = (ch + i) / s.depth;
+        const auto seen = static_cast<double>((ch + i) % s.depth);  // channels of the group so far
+        const double delta = a[i] - mean[q];
+        mean[q] += delta / (seen + 1);
+        square[q] += b[i] + delta * delta * (seen / (seen + 1));
       }
-      if (rows)
-        k.row_affine(x + ch * xp_.c, 0, y + ch * yp_.c, 0, 1, s.spatial, a[0], b[0]);
-      else
-        k.lane_affine(x + ch, {0, xp_.s}, y + ch, {0, yp_.s}, {1, s.spatial},
-                      static_cast<int>(count), a, b);
+    }
+    for (int64_t q = 0; q < count; ++q) {
+      rstd[q] = rstd_of(static_cast<float>(square[q] / static_cast<double>(s.depth)), eps_);
+      keep(c, n, group + q, static_cast<float>(mean[q]), rstd[q]);
+    }
+    for (int64_t ch = 0; ch < total; ch += kLanes) {
+      const int64_t width = std::min(kLanes, total - ch);
+      for (int64_t i = 0; i < width; ++i) {
+        const int64_t q = (ch + i) / s.depth;
+        a[i] = rstd[q] * affine_.scale(c, first + ch + i);
+        b[i] = affine_.shift(c, first + ch + i) - static_cast<float>(mean[q]) * a[i];
+      }
+      k.lane_affine(x + ch, {0, xp_.s}, y + ch, {0, yp_.s}, {1, s.spatial}, static_cast<int>(width),
+                    a, b);
     }
   }
 
@@ -193,11 +235,13 @@ class GroupNormGradKernel final : public Kernel {
   void run(const RunCtx& c) const override {
     const auto [b, e] = thread_range(c, shape_.units());
     for (int64_t u = b; u < e; ++u) {
-      const int64_t block = u / shape_.groups, group = u % shape_.groups;
+      const int64_t block = u / shape_.spans(), group = u % shape_.spans() * shape_.span;
       if (shape_.in_lanes())
         lanes(c, block, group);
+      else if (shape_.mode == PlaneMode::kChannels)
+        channels(c, block, group, std::min(shape_.span, shape_.groups - group));
       else
-        sample(c, block, group);
+        rows(c, block, group);
     }
     if (!has_dw_ && !has_db_) return;
     c.barrier();
@@ -225,49 +269,69 @@ class GroupNormGradKernel final : public Kernel {
     }
   }
 
-  void sample(const RunCtx& c, int64_t n, int64_t group) const {
+  void rows(const RunCtx& c, int64_t n, int64_t group) const {
     const NormKernels& k = kernels::norm_kernels();
     const GroupShape& s = shape_;
     const int64_t first = group * s.depth;
     const float mean = stat(c, mean_, n, group), rstd = stat(c, rstd_, n, group);
     const float* g = c.ptr<const float>(g_) + n * gp_.n + first * gp_.c;
     const float* x = c.ptr<const float>(x_) + n * xp_.n + first * xp_.c;
-    float* sg = sums_g(c) + n * s.channels + first;
-    float* sx = sums_gx(c) + n * s.channels + first;
-    const bool rows = s.mode == PlaneMode::kRows;
-    const int64_t lanes = rows ? 1 : kLanes;
-    alignas(64) float means[kLanes], p[kLanes], q[kLanes], r[kLanes], a[kLanes], b[kLanes];
-    std::fill(means, means + kLanes, mean);
     double total_g = 0, total_gx = 0;
-    for (int64_t ch = 0; ch < s.depth; ch += lanes) {
-      const int64_t count = std::min(lanes, s.depth - ch);
-      if (rows)
-        k.row_grad_sums(g + ch * gp_.c, 0, x + ch * xp_.c, 0, 1, s.spatial, mean, a, b);
-      else
-        k.lane_grad_sums(g + ch, {0, gp_.s}, x + ch, {0, xp_.s}, {1, s.spatial},
-                         static_cast<int>(count), means, a, b);
-      for (int64_t i = 0; i < count; ++i) {
-        const float w = affine_.scale(c, first + ch + i);
-        total_g += static_cast<double>(w) * a[i];
-        total_gx += static_cast<double>(w) * b[i];
-        sg[ch + i] = a[i];
-        sx[ch + i] = b[i] * rstd;
-      }
+    for (int64_t ch = 0; ch < s.depth; ++ch) {
+      float a, b;
+      k.row_grad_sums(g + ch * gp_.c, 0, x + ch * xp_.c, 0, 1, s.spatial, mean, &a, &b);
+      const double w = affine_.scale(c, first + ch);
+      total_g += w * a;
+      total_gx += w * b;
+      sums_g(c)[n * s.channels + first + ch] = a;
+      sums_gx(c)[n * s.channels + first + ch] = b * rstd;
     }
     if (!has_dx_) return;
     float* dx = c.ptr<float>(dx_) + n * dp_.n + first * dp_.c;
-    const double inv = 1.0 / static_cast<double>(s.depth * s.spatial), rs = rstd;
-    std::fill(q, q + kLanes, static_cast<float>(-rs * rs * rs * total_gx * inv));
-    std::fill(r, r + kLanes, static_cast<float>(-rs * total_g * inv));
-    for (int64_t ch = 0; ch < s.depth; ch += lanes) {
-      const int64_t count = std::min(lanes, s.depth - ch);
-      for (int64_t i = 0; i < count; ++i) p[i] = rstd * affine_.scale(c, first + ch + i);
-      if (rows)
-        k.row_grad(g + ch * gp_.c, 0, x + ch * xp_.c, 0, dx + ch * dp_.c, 0, 1, s.spatial, p[0],
-                   q[0], mean, r[0]);
-      else
-        k.lane_grad(g + ch, {0, gp_.s}, x + ch, {0, xp_.s}, dx + ch, {0, dp_.s}, {1, s.spatial},
-                    static_cast<int>(count), p, q, means, r);
+    const Back back(rstd, total_g, total_gx, s);
+    for (int64_t ch = 0; ch < s.depth; ++ch)
+      k.row_grad(g + ch * gp_.c, 0, x + ch * xp_.c, 0, dx + ch * dp_.c, 0, 1, s.spatial,
+                 rstd * affine_.scale(c, first + ch), back.q, mean, back.r);
+  }
+
+  void channels(const RunCtx& c, int64_t n, int64_t group, int64_t count) const {
+    const NormKernels& k = kernels::norm_kernels();
+    const GroupShape& s = shape_;
+    const int64_t first = group * s.depth, total = count * s.depth;
+    const float* g = c.ptr<const float>(g_) + n * gp_.n + first;
+    const float* x = c.ptr<const float>(x_) + n * xp_.n + first;
+    alignas(64) float mean[kLanes] = {}, p[kLanes] = {}, q[kLanes] = {}, r[kLanes] = {}, a[kLanes],
+                      b[kLanes];
+    double total_g[kLanes] = {}, total_gx[kLanes] = {};
+    for (int64_t ch = 0; ch < total; ch += kLanes) {
+      const int64_t width = std::min(kLanes, total - ch);
+      for (int64_t i = 0; i < width; ++i) mean[i] = stat(c, mean_, n, group + (ch + i) / s.depth);
+      k.lane_grad_sums(g + ch, {0, gp_.s}, x + ch, {0, xp_.s}, {1, s.spatial},
+                       static_cast<int>(width), mean, a, b);
+      for (int64_t i = 0; i < width; ++i) {
+        const int64_t own = (ch + i) / s.depth;
+        const double w = affine_.scale(c, first + ch + i);
+        total_g[own] += w * a[i];
+        total_gx[own] += w * b[i];
+        sums_g(c)[n * s.channels + first + ch + i] = a[i];
+        sums_gx(c)[n * s.channels + first + ch + i] = b[i] * stat(c, rstd_, n, group + own);
+      }
+    }
+    if (!has_dx_) return;
+    float* dx = c.ptr<float>(dx_) + n * dp_.n + first;
+    for (int64_t ch = 0; ch < total; ch += kLanes) {
+      const int64_t width = std::min(kLanes, total - ch);
+      for (int64_t i = 0; i < width; ++i) {
+        const int64_t own = (ch + i) / s.depth;
+        const float rstd = stat(c, rstd_, n, group + own);
+        const Back back(rstd, total_g[own], total_gx[own], s);
+        mean[i] = stat(c, mean_, n, group + own);
+        p[i] = rstd * affine_.scale(c, first + ch + i);
+        q[i] = back.q;
+        r[i] = back.r;
+      }
+      k.lane_grad(g + ch, {0, gp_.s}, x + ch, {0, xp_.s}, dx + ch, {0, dp_.s}, {1, s.spatial},
+                  static_cast<int>(width), p, q, mean, r);
     }
   }
 
@@ -298,11 +362,10 @@ class GroupNormGradKernel final : public Kernel {
     }
     if (!has_dx_) return;
     float* dx = c.ptr<float>(dx_) + n * dp_.n + first * dp_.c;
-    const double inv = 1.0 / static_cast<double>(s.depth * s.spatial);
     for (int i = 0; i < count; ++i) {
-      const double rs = rstd[i];
-      q[i] = static_cast<float>(-rs * rs * rs * total_gx[i] * inv);
-      r[i] = static_cast<float>(-rs * total_g[i] * inv);
+      const Back back(rstd[i], total_g[i], total_gx[i], s);
+      q[i] = back.q;
+      r[i] = back.r;
     }
     for (int64_t ch = 0; ch < s.depth; ++ch) {
       for (int i = 0; i < count; ++i) p[i] = rstd[i] * affine_.scale(c, first + ch);

@@ -116,8 +116,8 @@ class PoolKernel final : public Kernel {
       };
       h_ = axis(0), w_ = axis(1);
       divisor_ = p.divisor;
-      tiled_ = p.kernel == p.stride && p.padding == Dims{0, 0} && p.dilation == Dims{1, 1} &&
-               !p.ceil;
+      tiled_ =
+          p.kernel == p.stride && p.padding == Dims{0, 0} && p.dilation == Dims{1, 1} && !p.ceil;
     }
     if (op_ == Op::MaxPool2dGrad) index_ = Place(d.inputs[d.args.operand(7)]);
     // Nobody may want the indices; then the step has one result only.
@@ -133,18 +133,27 @@ class PoolKernel final : public Kernel {
     const int64_t rows = rows_per_plane();
     const int64_t blocks = (inner_ + block_ - 1) / block_;
     const auto [begin, end] = thread_range(c, planes_ * rows * blocks);
+    int64_t block = begin % blocks, row = begin / blocks % rows, plane = begin / blocks / rows;
     for (int64_t unit = begin; unit < end; ++unit) {
-      const int64_t from = unit % blocks * block_, n = std::min(block_, inner_ - from);
-      const int64_t row = unit / blocks % rows, plane = unit / blocks / rows;
-      int64_t at[2] = {plane / out_.sizes[1], plane % out_.sizes[1]};
+      const int64_t from = block * block_;
+      int64_t at[2] = {0, plane};  // batch and channel counted as one dim if neither is inner
       if (way_ == Way::kInner) {
         at[1 - inner_dim_] = plane;
         at[inner_dim_] = from;
+      } else if (out_.sizes[0] > 1) {
+        at[0] = plane / out_.sizes[1];
+        at[1] = plane % out_.sizes[1];
       }
       if (way_ == Way::kReference)
         reference(c, at[0], at[1]);
       else
-        vectors(k, c, at[0], at[1], row, n);
+        vectors(k, c, at[0], at[1], row, std::min(block_, inner_ - from));
+      // Counted, not divided: a unit may be as short as a few vectors.
+      if (++block < blocks) continue;
+      block = 0;
+      if (++row < rows) continue;
+      row = 0;
+      ++plane;
     }
   }
   bool single_thread() const override { return small_; }
@@ -171,8 +180,8 @@ class PoolKernel final : public Kernel {
       }
     planes_ = out_.sizes[0] * out_.sizes[1];
     inner_ = block_ = 1;
-    const bool rows = all_step_one([](const Place& p) { return p.col; }) ||
-                      (w_.in == 1 && w_.out == 1);
+    const bool rows =
+        all_step_one([](const Place& p) { return p.col; }) || (w_.in == 1 && w_.out == 1);
     way_ = dtype == DType::F32 && rows ? Way::kFlat : Way::kReference;
   }
 
@@ -205,6 +214,7 @@ class PoolKernel final : public Kernel {
         if (flat) return k.avg_row_flat(h_, w_, row, divisor_, x, y);
         return k.avg_row(h_, w_, row, divisor_, x, y, n);
       default:
+        if (flat) return k.avg_grad_row_flat(h_, w_, row, divisor_, x, y);
         return k.avg_grad_row(h_, w_, row, divisor_, x, y, n);
     }
   }

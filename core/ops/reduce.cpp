@@ -328,13 +328,16 @@ class ArgKernel final : public Kernel {
     auto* best = reinterpret_cast<int64_t*>(c.scratch);
     int64_t* out = c.ptr<int64_t>(out_);
     const auto [begin, end] = thread_range(c, results_ * chunks_);
+    if (chunks_ == 1) {
+      for_each(loops_.kept, begin, end,
+               [&](const auto& at) { out[at[1]] = search(c, at[0], 0, depth_); });
+      return;
+    }
     for (int64_t t = begin; t < end; ++t)
       for_each(loops_.kept, t / chunks_, t / chunks_ + 1, [&](const auto& at) {
         const int64_t from = t % chunks_ * chunk_, to = std::min(depth_, from + chunk_);
-        const int64_t found = search(c, at[0], from, to);
-        (chunks_ == 1 ? out[at[1]] : best[t]) = found;
+        best[t] = search(c, at[0], from, to);
       });
-    if (chunks_ == 1) return;
     c.barrier();
     const auto [rb, re] = thread_range(c, results_);
     for (int64_t r = rb; r < re; ++r)
@@ -359,6 +362,11 @@ class ArgKernel final : public Kernel {
   }
 
   int64_t search(const RunCtx& c, int64_t base, int64_t from, int64_t to) const {
+    if (loops_.reduced.size() == 1) {
+      const int64_t step = loops_.reduced[0].step[0];
+      return from + fns_->row(c.ptr<const std::byte>(x_) + (base + from * step) * size_of(x_.dtype),
+                              to - from, step, largest_);
+    }
     int64_t best = from, at = from;
     const std::byte* value = nullptr;
     const int64_t step = loops_.reduced.back().step[0], bytes = size_of(x_.dtype);

@@ -42,9 +42,10 @@ bool is_spatial(Op op) {
 
 // A reshape that keeps dim 0 keeps the batch-innermost order.
 bool keeps_batch(const Graph& g, const Node& n) {
+  if (n.op != Op::View) return false;
   const Dims& a = g.type(n.operands[0]).shape;
   const Dims& b = g.type(n.results[0]).shape;
-  return n.op == Op::View && !a.empty() && !b.empty() && a[0] == b[0];
+  return !a.empty() && !b.empty() && a[0] == b[0];
 }
 
 class Layouts {
@@ -58,6 +59,10 @@ class Layouts {
     if (!any) return false;
     for (const Node& n : g_.nodes) forward(n);
     for (size_t i = g_.nodes.size(); i-- > 0;) demand(g_.nodes[i]);
+    // Reshapes follow their operand, which a demand from behind may have moved.
+    for (const Node& n : g_.nodes)
+      if (keeps_batch(g_, n) && order_[n.operands[0]] == Order::kLanes)
+        order_[n.results[0]] = Order::kLanes;
     for (const Node& n : g_.nodes)
       if (!is_view(n.op))
         for (ValueId v : n.results) g_.type(v).order = order_dims(order_[v], g_.type(v).rank());

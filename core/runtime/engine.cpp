@@ -67,6 +67,12 @@ void accumulate_output(const PortDesc& port, void* sum, const void* x) {
   }
 }
 
+void keep_best(double& best, std::chrono::steady_clock::time_point start) {
+  double us =
+      std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count();
+  if (best < 0 || us < best) best = us;
+}
+
 // Calls back into the engine's table of host functions.
 class HostKernel final : public Kernel {
  public:
@@ -201,18 +207,36 @@ void Engine::run_stretch(const Loaded& loaded, const Stretch& stretch, int threa
     RunCtx solo = team;
     solo.thread = 0;
     solo.threads = 1;
-    for (size_t i = stretch.begin; i < stretch.end; ++i) {
-      const Step& s = loaded.steps[i];
-      if (s.barrier_before && threads > 1) barrier_->wait();
+    auto run_step = [&](const Step& s) {
       if (!s.kernel->single_thread())
         s.kernel->run(team);
       else if (thread == 0)
         s.kernel->run(solo);
+    };
+    for (size_t i = stretch.begin; i < stretch.end; ++i) {
+      const Step& s = loaded.steps[i];
+      if ((s.barrier_before || profiling_) && threads > 1) barrier_->wait();
+      if (!profiling_) {
+        run_step(s);
+        continue;
+      }
+      auto start = std::chrono::steady_clock::now();
+      run_step(s);
+      if (threads > 1) barrier_->wait();
+      if (thread == 0) keep_best(s.best_us, start);
     }
   };
   if (threads == 1) return body(0);
 #pragma omp parallel num_threads(threads)
   { body(omp_get_thread_num()); }
+}
+
+std::vector<double> Engine::step_times() const {
+  std::vector<double> out;
+  for (const Loaded* l : {&micro_, &update_})
+    for (const Step& s : l->steps)
+      if (s.best_us >= 0) out.push_back(s.best_us);
+  return out.size() == micro_.steps.size() + update_.steps.size() ? out : std::vector<double>{};
 }
 
 void Engine::check_errors() const {
@@ -231,7 +255,9 @@ void Engine::run_section(const Loaded& loaded, const std::function<bool()>& poll
       run_stretch(loaded, s, alone ? 1 : config_.threads);
     } else {
       RunCtx ctx{0, 1, bases_.data(), scratch_.data(), nullptr, nullptr};
+      auto start = std::chrono::steady_clock::now();
       loaded.steps[s.begin].kernel->run(ctx);
+      if (profiling_) keep_best(loaded.steps[s.begin].best_us, start);
     }
     if (stop_.load(std::memory_order_relaxed) || (poll && poll()))
       throw Interrupted("the run was interrupted; weights may be from the middle of a step");

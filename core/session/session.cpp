@@ -117,6 +117,7 @@ std::string Session::summary() const {
   const Program& p = engine_->program();
   std::map<std::string, int> kernels;
   std::vector<std::string> steps, passes;
+  std::vector<double> times = engine_->step_times();
   for (const Section* section : {&p.micro, &p.update})
     for (size_t i = 0; i < section->steps.size(); ++i) {
       const StepDesc& s = section->steps[i];
@@ -124,9 +125,15 @@ std::string Session::summary() const {
       if (s.op != Op::Fused && !s.body.empty()) name += "+epilogue";
       ++kernels[name];
       const Work& w = section->work[i];
-      steps.push_back(fmt::format(
-          "{{\"op\": {}, \"where\": {}, \"flops\": {}, \"bytes\": {}, \"kind\": {}}}",
-          json_string(name), json_string(s.where), w.flops, w.bytes, static_cast<int>(w.kind)));
+      std::vector<std::string> shapes;
+      for (const TensorRef& t : s.outputs)
+        shapes.push_back(fmt::format("\"{}[{}]\"", name_of(t.dtype), fmt::join(t.shape, ",")));
+      std::string time = times.empty() ? "" : fmt::format(", \"us\": {:.2f}", times[steps.size()]);
+      steps.push_back(
+          fmt::format("{{\"op\": {}, \"where\": {}, \"flops\": {}, \"bytes\": {}, \"kind\": {}, "
+                      "\"shapes\": [{}]{}}}",
+                      json_string(name), json_string(s.where), w.flops, w.bytes,
+                      static_cast<int>(w.kind), fmt::join(shapes, ", "), time));
     }
   std::vector<std::string> kernel_rows, hosts;
   for (auto& [name, count] : kernels)

@@ -3,12 +3,13 @@
 the path of a call is short."""
 
 from collections.abc import Callable
+from threading import Lock, get_ident
 from typing import Any
 
 import torch
 
 from poptorch import _core
-from poptorch._args import Bound, Template
+from poptorch._args import Bound, Signature, Template
 from poptorch._batching import Batching
 from poptorch._errors import Error, createPoptorchError, raise_core_error
 from poptorch._state import DTYPES
@@ -45,6 +46,8 @@ class Executable:
         self.template = template
         self._batching = batching
         self._run = program.run
+        self._lock = Lock()
+        self._owner = 0
         tensors = bound.tensors()
         self._expected = [(t.dtype, t.shape) for t in tensors]
         # Calls whose arguments are plain tensors in a known form skip binding and comparing:
@@ -80,17 +83,19 @@ class Executable:
                 return None
         return values
 
-    def learn(self, args: tuple[Any, ...], kwargs: dict[str, Any], bound: Bound) -> None:
+    def learn(self, args: tuple[Any, ...], kwargs: dict[str, Any], signature: Signature) -> None:
         """Remember the form of a call that was found to be right."""
-        values = (*args, *kwargs.values())
-        leaves = bound.tensors()
-        if not all(type(value) is _Tensor for value in values):
+        if not all(type(value) is _Tensor for value in (*args, *kwargs.values())):
             return
-        position = {id(value): i for i, value in enumerate(values)}
+        # Marks instead of the values, because a caller may pass one tensor twice.
+        marks = [_Tensor() for _ in range(len(args) + len(kwargs))]
+        named = dict(zip(kwargs, marks[len(args) :], strict=True))
+        leaves = signature.bind(tuple(marks[: len(args)]), named).tensors()
+        position = {id(mark): i for i, mark in enumerate(marks)}
         order = tuple(position.get(id(leaf), -1) for leaf in leaves)
-        if sorted(order) != list(range(len(values))):
-            return  # the same tensor twice, or tensors among the defaults
-        straight = order == tuple(range(len(values)))
+        if -1 in order:
+            return  # there are tensors among the defaults
+        straight = order == tuple(range(len(marks)))
         self.forms[(len(args), *kwargs)] = _IN_ORDER if straight else order
 
     def call(self, tensors: Any) -> Any:
@@ -101,7 +106,10 @@ class Executable:
             outputs = [_empty(shape, order, dtype=dtype) for shape, order, dtype in self._outputs]
         except RuntimeError as exc:
             raise Error(f"[memory] no memory for the outputs: {exc}", type="memory") from None
+        if not self._lock.acquire(False):
+            self._wait_for_other_thread()
         try:
+            self._owner = get_ident()
             self._run([t.data_ptr() for t in tensors], [t.data_ptr() for t in outputs])
         except _core.Error as exc:
             self.recover()
@@ -109,7 +117,16 @@ class Executable:
         except BaseException:
             self.recover()
             raise
+        finally:
+            self._owner = 0
+            self._lock.release()
         return self._finish(tensors, outputs)
+
+    def _wait_for_other_thread(self) -> None:
+        """A program runs once at a time; the core runs without the GIL, so it must be guarded."""
+        if self._owner == get_ident():
+            raise createPoptorchError("A model was called from inside its own run.")
+        self._lock.acquire()
 
     def recover(self) -> None:
         """After a run that stopped half way: forget gradients that were accumulated so far."""

@@ -52,6 +52,7 @@ def _bind(call: dict[str, Any]) -> Callable[[], None]:
     def functional() -> None:
         result = op(*args, **kwargs)
         results = result if isinstance(result, (tuple, list)) else (result,)
+        results = [r for r in results if r is not None]  # those a mask did not ask for
         for target, value in zip(outputs, results, strict=True):
             target.copy_(value)
 

@@ -333,7 +333,11 @@ class StateMover:
         with _plain():
             for name in self._tensors:
                 tensor = self._checked(name)
-                target = tensor if tensor.is_contiguous() else torch.empty(tensor.shape).to(tensor)
+                target = (
+                    tensor
+                    if tensor.is_contiguous()
+                    else torch.empty(tensor.shape, dtype=tensor.dtype)
+                )
                 self._program.read_state(name, target.data_ptr(), target.nbytes)
                 if target is not tensor:
                     tensor.copy_(target)

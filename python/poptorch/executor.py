@@ -122,7 +122,7 @@ class PoplarExecutor:
     ) -> list[torch.Tensor]:
         bound = self._signature.bind(args, kwargs)
         executable.template.check(bound)
-        executable.learn(args, kwargs, bound)
+        executable.learn(args, kwargs, self._signature)
         return self._prepare(bound, compiling=False).tensors()
 
     def _follow_links(self) -> None:
@@ -180,7 +180,7 @@ class PoplarExecutor:
             bind_host_calls(program)
         template = Template(self._signature, given)
         executable = Executable(program, captured, batching, template, bound)
-        executable.learn(args, kwargs, given)
+        executable.learn(args, kwargs, self._signature)
         states = {info.name: info.tensor for info in (*captured.params, *captured.buffers)}
         try:
             self._mover = _state.StateMover(program, states)
@@ -277,6 +277,8 @@ class PoplarExecutor:
         """Send the weights to the device; what was trained since the last fetch is lost."""
         if self._mover is None:
             raise createPoptorchError(_NOT_COMPILED)
+        for link in self._links:
+            link.refresh()
         self._sync.stale = False
         self._mover.upload()
         self._sync.fetched()
@@ -484,7 +486,8 @@ _ops: list[str] = []
 
 def _native_ops() -> list[str]:
     if not _ops:
-        _ops.extend(_core.native_ops())
+        # Not an op of its own, but the row that every other op is emitted as.
+        _ops.extend({*_core.native_ops(), "host_call"})
     return _ops
 
 

@@ -2,11 +2,16 @@
 """The native module under its PopTorch name: programs take exception classes from here."""
 
 from enum import IntEnum
+from typing import Any
 
-from poptorch._core import *  # noqa: F403
 from poptorch._device import ipuHardwareVersion
 from poptorch._errors import Error, RecoverableError, UnrecoverableError
 from poptorch._logging import setLogLevel
+
+try:
+    from poptorch import _core
+except ImportError as exc:
+    raise ImportError(f"Unable to import PopTorch: its native module is missing: {exc}") from exc
 
 __all__ = [
     "Error",
@@ -16,6 +21,10 @@ __all__ = [
     "ipuHardwareVersion",
     "setLogLevel",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    return getattr(_core, name)
 
 
 class TestErrorType(IntEnum):

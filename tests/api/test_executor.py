@@ -2,10 +2,13 @@
 """Calls of an executor: results, structures, batching, output modes, life cycle."""
 
 import collections
+import concurrent.futures
 import copy
 import dataclasses
 import datetime
+import gc
 import pickle
+import weakref
 
 import poptorch
 import pytest
@@ -195,6 +198,86 @@ def test_forms_of_a_call_are_equal(regression, batch, opts):
         assert torch.equal(executor(target=y, x=x)[1], expected)
         assert torch.equal(executor(x=x, target=y)[1], expected)
         assert torch.equal(executor(x, y)[1], expected)
+
+
+def test_known_forms_take_the_short_path(opts):
+    class Sum(torch.nn.Module):
+        def forward(self, a, b, c=None):
+            return a + 2 * b + (0 if c is None else c)
+
+    x, y = torch.ones(2), torch.full((2,), 3.0)
+    executor = poptorch.inferenceModel(Sum(), opts)
+    executor(x, b=x)  # one tensor twice
+    assert executor._executable.match((x,), {"b": y}) is not None
+    assert executor._executable.match((x, y), {}) is None, "not seen yet"
+    assert torch.equal(executor(b=y, a=x), torch.full((2,), 7.0))
+    assert torch.equal(executor(b=x, a=y), torch.full((2,), 5.0))
+    assert executor._executable.match((), {"b": x, "a": y})[0] is y
+    for wrong in (x[:1], x.int(), x.expand(2, 2)[:, 0], x.clone().requires_grad_(), [x], None):
+        assert executor._executable.match((x,), {"b": wrong}) is None
+    with pytest.raises(poptorch.Error, match="Type mismatch for c"):
+        executor(x, x, x)
+
+
+def test_calls_from_several_threads_run_one_after_the_other(opts):
+    class Counter(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("count", torch.zeros(1))
+
+        def forward(self, x):
+            self.count.add_(1)
+            return x * 2
+
+    executor = poptorch.inferenceModel(Counter(), opts)
+    executor.compile(torch.zeros(1000))
+
+    def work(value):
+        for _ in range(200):
+            assert torch.equal(executor(torch.full((1000,), value)), torch.full((1000,), 2 * value))
+
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, [1.0, 2.0, 3.0, 4.0]))
+    executor.copyWeightsToHost()
+    assert executor.count.item() == 800
+
+
+def test_executors_are_freed_with_their_models(opts, batch):
+    model = Regression()
+    training = poptorch.trainingModel(model, opts)
+    training(*batch)
+    references = [weakref.ref(model), weakref.ref(training)]
+    del model, training
+    gc.collect()
+    assert [reference() for reference in references] == [None, None]
+
+
+def test_a_kept_parameter_still_gets_its_values(opts, batch):
+    model = Regression()
+    twin = copy.deepcopy(model)
+    training = poptorch.trainingModel(model, opts, torch.optim.SGD(model.parameters(), lr=0.1))
+    training(*batch)
+    weight = model.linear.weight
+    del model, training
+    gc.collect()
+    eager_step(twin, torch.optim.SGD(twin.parameters(), lr=0.1), *batch)
+    torch.testing.assert_close(weight.detach(), twin.linear.weight.detach())
+
+
+def test_an_op_without_a_kernel_is_run_by_torch(opts, log):
+    class Zeta(torch.nn.Module):
+        def forward(self, x):
+            return torch.special.zeta(x, torch.full_like(x, 2.0)) + 1, torch.linalg.svdvals(x)
+
+    executor = poptorch.inferenceModel(Zeta(), opts.deviceIterations(2))
+    for seed in range(3):
+        x = torch.rand(6, 3, generator=torch.Generator().manual_seed(seed)) + 2
+        first, second = executor(x)
+        torch.testing.assert_close(first, torch.special.zeta(x, torch.full_like(x, 2.0)) + 1)
+        expected = torch.cat([torch.linalg.svdvals(part) for part in x.split(3)])
+        torch.testing.assert_close(second, expected)
+    assert log.text.count("aten::special_zeta.default") == 1
+    assert "test_executor.py" in log.text
 
 
 def test_inputs_that_are_not_contiguous_or_need_gradients(regression, opts, log):

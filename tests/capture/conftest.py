@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Capture needs no compiled core: if the package does not import here, a bare one with the same path stands in."""
+"""Capture needs no compiled core: if the package does not import here, a bare one with the same
+path stands in."""
 
 import pathlib
 import sys

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Captures a model, evaluates the text, and compares outputs, gradients and buffers with eager torch."""
+"""Captures a model, evaluates the text, and compares outputs, gradients and buffers with eager
+torch."""
 
 import copy
 
@@ -28,9 +29,7 @@ class WithLoss(torch.nn.Module):
 
 
 def captured(model, args, kwargs=None, training=True):
-    return capture(
-        model, args, kwargs or {}, training=training, native_ops=NATIVE, name="training"
-    )
+    return capture(model, args, kwargs or {}, training=training, native_ops=NATIVE, name="training")
 
 
 def state_of(c):
@@ -73,7 +72,7 @@ def check(model, args, kwargs=None, training=True, host=(), rtol=2e-4, atol=2e-5
     got, want = structure.tensors_of(result), structure.tensors_of(expected)
     assert [p for p, _ in got] == [p for p, _ in want], "results differ in structure"
     assert type(result) is type(expected)
-    for (path, a), (_, b) in zip(got, want):
+    for (path, a), (_, b) in zip(got, want, strict=False):
         close(a, b.detach(), f"output {path}", rtol, atol)
 
     if training:
@@ -87,7 +86,9 @@ def check(model, args, kwargs=None, training=True, host=(), rtol=2e-4, atol=2e-5
 
 
 def _loss_path(c, leaves):
-    values = [i for i, (kind, leaf) in enumerate(c._leaves) if (kind, leaf) == ("value", c.loss_index)]
+    values = [
+        i for i, (kind, leaf) in enumerate(c._leaves) if (kind, leaf) == ("value", c.loss_index)
+    ]
     return leaves[values[0]][0]
 
 
@@ -122,7 +123,7 @@ def _compare_updates(c, eager, raw, rtol, atol):
 def _compare_writebacks(c, before, after, raw, rtol, atol):
     changed = dict(c.input_writebacks)
     old, new = structure.argument_leaves(*before), structure.argument_leaves(*after)
-    for i, ((path, a), (_, b)) in enumerate(zip(old, new)):
+    for i, ((path, a), (_, b)) in enumerate(zip(old, new, strict=False)):
         if i in changed:
             close(raw.outputs[changed[i]], b, f"input {path} after the call", rtol, atol)
         else:

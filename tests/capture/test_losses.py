@@ -61,7 +61,10 @@ LOSSES = {
         nn.CrossEntropyLoss(torch.tensor([1.0, 2.0, 0.5, 1.5]), ignore_index=1, reduction=r),
         CLASSES,
     ),
-    "cross_entropy_smooth": lambda r: (nn.CrossEntropyLoss(label_smoothing=0.1, reduction=r), CLASSES),
+    "cross_entropy_smooth": lambda r: (
+        nn.CrossEntropyLoss(label_smoothing=0.1, reduction=r),
+        CLASSES,
+    ),
     "cross_entropy_soft": lambda r: (nn.CrossEntropyLoss(reduction=r), torch.softmax(_x(5, 4), 1)),
     "kl_div": lambda r: (
         lambda y, t: F.kl_div(F.log_softmax(y, 1), t, reduction=r),
@@ -78,8 +81,14 @@ LOSSES = {
         lambda y, t: F.margin_ranking_loss(y, y.flip(0), t, margin=0.1, reduction=r),
         SIGNS.expand(5, 4),
     ),
-    "triplet": lambda r: (lambda y, t: F.triplet_margin_loss(y, y.flip(0), t, reduction=r), _x(5, 4)),
-    "gaussian": lambda r: (lambda y, t: F.gaussian_nll_loss(y, t, y.exp(), full=True, reduction=r), _x(5, 4)),
+    "triplet": lambda r: (
+        lambda y, t: F.triplet_margin_loss(y, y.flip(0), t, reduction=r),
+        _x(5, 4),
+    ),
+    "gaussian": lambda r: (
+        lambda y, t: F.gaussian_nll_loss(y, t, y.exp(), full=True, reduction=r),
+        _x(5, 4),
+    ),
     "multilabel_soft": lambda r: (nn.MultiLabelSoftMarginLoss(reduction=r), _unit().round()),
     "identity": lambda r: (lambda y, t: identity_loss((y - t).abs(), r), _x(5, 4)),
 }
@@ -159,7 +168,9 @@ def _gradients(loss, *targets):
 
 def test_combined_loss_is_marked():
     t = _x(5, 4)
-    check(Net(lambda y, t: identity_loss(F.mse_loss(y, t) + F.l1_loss(y, t), "none")), (_x(5, 4), t))
+    check(
+        Net(lambda y, t: identity_loss(F.mse_loss(y, t) + F.l1_loss(y, t), "none")), (_x(5, 4), t)
+    )
 
 
 def test_loss_that_feeds_another_is_an_ordinary_value():

@@ -82,5 +82,9 @@ def test_dropout_draws_from_the_device_generator(build):
     assert "uniform(%" in c.text
     _, raw = evaluate(c, (), kwargs)
     assert torch.isfinite(raw.loss)
-    streams = [line.split("uniform(")[1].split(")")[0] for line in c.text.splitlines() if " = uniform(" in line]
+    streams = [
+        line.split("uniform(")[1].split(")")[0]
+        for line in c.text.splitlines()
+        if " = uniform(" in line
+    ]
     assert len(set(streams)) == len(streams)

@@ -14,7 +14,9 @@ class Fn(nn.Module):
     def __init__(self, function, *shape):
         super().__init__()
         self.function = function
-        self.w = nn.Parameter(torch.linspace(-1.3, 1.4, max(1, torch.Size(shape).numel())).reshape(shape))
+        self.w = nn.Parameter(
+            torch.linspace(-1.3, 1.4, max(1, torch.Size(shape).numel())).reshape(shape)
+        )
 
     def forward(self, x, *rest):
         return self.function(x + self.w, *rest)
@@ -252,7 +254,10 @@ ZOO = {
     "conv2d_same": lambda: (nn.Conv2d(3, 4, 3, padding="same"), (x(2, 3, 7, 7),)),
     "conv2d_unbatched": lambda: (nn.Conv2d(3, 4, 3), (x(3, 7, 7),)),
     "conv2d_two": lambda: (nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv2d(4, 2, 1)), (x(2, 3, 7, 7),)),
-    "conv_transpose1d": lambda: (nn.Sequential(nn.Conv1d(3, 4, 1), nn.ConvTranspose1d(4, 2, 3, 2)), (x(2, 3, 5),)),
+    "conv_transpose1d": lambda: (
+        nn.Sequential(nn.Conv1d(3, 4, 1), nn.ConvTranspose1d(4, 2, 3, 2)),
+        (x(2, 3, 5),),
+    ),
     "conv_transpose2d": lambda: (
         nn.Sequential(nn.Conv2d(3, 4, 1), nn.ConvTranspose2d(4, 6, 3, 2, 1, 1, groups=2)),
         (x(2, 3, 5, 5),),
@@ -267,18 +272,35 @@ ZOO = {
     "adaptive_avg_pool_one": fn(lambda v: F.adaptive_avg_pool2d(v, 1), 2, 3, 7, 5),
     # Norms
     "batch_norm1d": lambda: (nn.BatchNorm1d(4), (x(6, 4),)),
-    "batch_norm2d": lambda: (nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4)), (x(3, 3, 4, 4),)),
-    "batch_norm_eval": lambda: (nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4).eval()), (x(3, 3, 4, 4),)),
-    "batch_norm_plain": lambda: (
-        nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4, affine=False, track_running_stats=False)),
+    "batch_norm2d": lambda: (
+        nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4)),
         (x(3, 3, 4, 4),),
     ),
-    "instance_norm": lambda: (nn.Sequential(nn.Conv2d(3, 4, 1), nn.InstanceNorm2d(4, affine=True)), (x(3, 3, 4, 4),)),
+    "batch_norm_eval": lambda: (
+        nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4).eval()),
+        (x(3, 3, 4, 4),),
+    ),
+    "batch_norm_plain": lambda: (
+        nn.Sequential(
+            nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4, affine=False, track_running_stats=False)
+        ),
+        (x(3, 3, 4, 4),),
+    ),
+    "instance_norm": lambda: (
+        nn.Sequential(nn.Conv2d(3, 4, 1), nn.InstanceNorm2d(4, affine=True)),
+        (x(3, 3, 4, 4),),
+    ),
     "layer_norm": lambda: (nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4)), (x(3, 4),)),
     "layer_norm_first": lambda: (nn.LayerNorm(4), (x(3, 4),)),
-    "layer_norm_plain": lambda: (nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4, elementwise_affine=False)), (x(3, 4),)),
+    "layer_norm_plain": lambda: (
+        nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4, elementwise_affine=False)),
+        (x(3, 4),),
+    ),
     "group_norm": lambda: (nn.Sequential(nn.Conv2d(3, 4, 1), nn.GroupNorm(2, 4)), (x(3, 3, 4, 4),)),
-    "group_norm_plain": lambda: (nn.Sequential(nn.Conv2d(3, 4, 1), nn.GroupNorm(2, 4, affine=False)), (x(3, 3, 4, 4),)),
+    "group_norm_plain": lambda: (
+        nn.Sequential(nn.Conv2d(3, 4, 1), nn.GroupNorm(2, 4, affine=False)),
+        (x(3, 3, 4, 4),),
+    ),
     "rms_norm": lambda: (nn.Sequential(nn.Linear(4, 4), nn.RMSNorm(4)), (x(3, 4),)),
     "normalize": fn(lambda v: F.normalize(v, dim=-1)),
     # Recurrent and attention
@@ -295,7 +317,10 @@ ZOO = {
     "sdpa_float_mask": lambda: (Sdpa(torch.randn(5, 5), scale=0.3), (x(2, 2, 5, 4),)),
     "sdpa_trained_mask": lambda: (Sdpa(grad_mask=True), (x(2, 2, 5, 4),)),
     "sdpa_gqa": lambda: (Gqa(), (x(2, 4, 5, 4),)),
-    "encoder_layer": lambda: (nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True), (x(2, 5, 8),)),
+    "encoder_layer": lambda: (
+        nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True),
+        (x(2, 5, 8),),
+    ),
     "decoder_layer": lambda: (
         nn.TransformerDecoderLayer(8, 2, 16, dropout=0.0, batch_first=True),
         (x(2, 5, 8), x(2, 6, 8)),
@@ -339,29 +364,83 @@ ZOO = {
     **{
         f"math_{name}": fn(function, 3, 5)
         for name, function in {
-            "unary": lambda v: v.exp() + v.sin() + v.cos() + v.abs() + v.erf() + v.atan() + v.sinh() + v.cosh(),
-            "positive": lambda v: (v.abs() + 1).log() + (v.abs() + 1).sqrt() + (v.abs() + 1).rsqrt() + v.square(),
-            "logs": lambda v: (v.abs() + 1).log2() + (v.abs() + 1).log10() + v.abs().log1p() + v.expm1() + v.exp2(),
+            "unary": lambda v: (
+                v.exp() + v.sin() + v.cos() + v.abs() + v.erf() + v.atan() + v.sinh() + v.cosh()
+            ),
+            "positive": lambda v: (
+                (v.abs() + 1).log() + (v.abs() + 1).sqrt() + (v.abs() + 1).rsqrt() + v.square()
+            ),
+            "logs": lambda v: (
+                (v.abs() + 1).log2()
+                + (v.abs() + 1).log10()
+                + v.abs().log1p()
+                + v.expm1()
+                + v.exp2()
+            ),
             "arcs": lambda v: (v * 0.2).asin() + (v * 0.2).acos() + torch.atan2(v, v + 3) + v.tan(),
-            "rounding": lambda v: v + v.floor() + v.ceil() + v.round() + v.trunc() + v.frac() + v.sign(),
-            "binary": lambda v: torch.maximum(v, -v) + torch.minimum(v, v * v) + torch.fmod(v, 0.7) + v % 0.3,
-            "pows": lambda v: v**2 + v**3 + v**4 + v.abs() ** 0.5 + (v.abs() + 1) ** -1 + 2.0**v + (v.abs() + 1) ** v,
-            "scalars": lambda v: 1 - v + 2 / (v.abs() + 1) + torch.rsub(v, 3, alpha=2) + torch.add(v, v, alpha=0.3),
-            "division": lambda v: v / 3 + torch.div(v, 0.3, rounding_mode="floor")
-            + v.detach() // 0.7
-            + torch.div(v, 0.3, rounding_mode="trunc"),
-            "clamps": lambda v: v.clamp(-1, 1) + v.clamp_min(0.1) + v.clamp(max=0.3) + v.clamp(min=-v, max=v + 1),
-            "where": lambda v: torch.where(v > 0, v, 2.0) + torch.where(v > 0, v, v * v) + v.masked_fill(v < 0, 3.0),
-            "add_fused": lambda v: torch.addcmul(v, v, v, value=2) + torch.addcdiv(v, v, v.abs() + 1, value=0.5),
-            "lerp": lambda v: torch.lerp(v, v * 2, 0.3) + torch.lerp(v, v * 2, 0.8) + torch.lerp(v, -v, v.sigmoid()),
-            "xlogy": lambda v: torch.xlogy(v.abs(), v.abs() + 1) + torch.logaddexp(v, -v) + torch.logit(v.sigmoid()),
+            "rounding": lambda v: (
+                v + v.floor() + v.ceil() + v.round() + v.trunc() + v.frac() + v.sign()
+            ),
+            "binary": lambda v: (
+                torch.maximum(v, -v) + torch.minimum(v, v * v) + torch.fmod(v, 0.7) + v % 0.3
+            ),
+            "pows": lambda v: (
+                v**2
+                + v**3
+                + v**4
+                + v.abs() ** 0.5
+                + (v.abs() + 1) ** -1
+                + 2.0**v
+                + (v.abs() + 1) ** v
+            ),
+            "scalars": lambda v: (
+                1 - v + 2 / (v.abs() + 1) + torch.rsub(v, 3, alpha=2) + torch.add(v, v, alpha=0.3)
+            ),
+            "division": lambda v: (
+                v / 3
+                + torch.div(v, 0.3, rounding_mode="floor")
+                + v.detach() // 0.7
+                + torch.div(v, 0.3, rounding_mode="trunc")
+            ),
+            "clamps": lambda v: (
+                v.clamp(-1, 1) + v.clamp_min(0.1) + v.clamp(max=0.3) + v.clamp(min=-v, max=v + 1)
+            ),
+            "where": lambda v: (
+                torch.where(v > 0, v, 2.0)
+                + torch.where(v > 0, v, v * v)
+                + v.masked_fill(v < 0, 3.0)
+            ),
+            "add_fused": lambda v: (
+                torch.addcmul(v, v, v, value=2) + torch.addcdiv(v, v, v.abs() + 1, value=0.5)
+            ),
+            "lerp": lambda v: (
+                torch.lerp(v, v * 2, 0.3)
+                + torch.lerp(v, v * 2, 0.8)
+                + torch.lerp(v, -v, v.sigmoid())
+            ),
+            "xlogy": lambda v: (
+                torch.xlogy(v.abs(), v.abs() + 1)
+                + torch.logaddexp(v, -v)
+                + torch.logit(v.sigmoid())
+            ),
             "nan": lambda v: torch.nan_to_num(v) + torch.fmax(v, -v) + torch.fmin(v, v * 2),
-            "mixed_types": lambda v: v * (v > 0) + (v > 0).float() * torch.arange(5) + (v > 0).long() + True,
-            "bools": lambda v: v * ((v > 0) & (v < 1) | ~(v > -1) ^ (v == 0)) + (v > 0).logical_and(v < 2).float(),
-            "ints": lambda v: v + (torch.arange(5) * 3 // 2 % 4) + (torch.arange(5) & 3) + torch.arange(5).float().mean(),
+            "mixed_types": lambda v: (
+                v * (v > 0) + (v > 0).float() * torch.arange(5) + (v > 0).long() + True
+            ),
+            "bools": lambda v: (
+                v * ((v > 0) & (v < 1) | ~(v > -1) ^ (v == 0)) + (v > 0).logical_and(v < 2).float()
+            ),
+            "ints": lambda v: (
+                v
+                + (torch.arange(5) * 3 // 2 % 4)
+                + (torch.arange(5) & 3)
+                + torch.arange(5).float().mean()
+            ),
             "zero_dim": lambda v: v * v.sum() + v[0, 0] * torch.tensor(2.0) + torch.tensor(3),
             "half_out": lambda v: (v.half() * 2).float() + v.bfloat16().float(),
-            "isfinite": lambda v: v * torch.isfinite(v) + torch.isnan(v).float() + torch.isinf(v).float(),
+            "isfinite": lambda v: (
+                v * torch.isfinite(v) + torch.isnan(v).float() + torch.isinf(v).float()
+            ),
         }.items()
     },
     # Shapes
@@ -383,21 +462,39 @@ ZOO = {
             "chunk": lambda v: v.chunk(2, 2)[0] * v.unbind(0)[1].chunk(2, 1)[1],
             "repeat": lambda v: v.repeat(2, 1, 3) + v.tile(2, 1, 3),
             "repeat_interleave": lambda v: v.repeat_interleave(2, 1),
-            "flip_roll": lambda v: v.flip(0, 2) * v.roll(1, 1) + v.roll(2) + v.roll((1, -1), (0, 2)),
+            "flip_roll": lambda v: (
+                v.flip(0, 2) * v.roll(1, 1) + v.roll(2) + v.roll((1, -1), (0, 2))
+            ),
             "pad": lambda v: F.pad(v, (1, 2, 0, 1)) + F.pad(v, (1, 2, 0, 1), value=2.0),
             "pad_negative": lambda v: F.pad(v, (-1, 2)),
             "tri": lambda v: v.tril() + v.triu(1) + torch.eye(3, 4),
             "masked": lambda v: v.masked_fill(torch.eye(3, 4).bool(), -5.0),
             "gather": lambda v: v.gather(1, torch.tensor([[[0, 1, 2, 1]], [[2, 2, 0, 1]]])),
             "index_select": lambda v: v.index_select(2, torch.tensor([3, 0, 0])),
-            "scatter_add": lambda v: v.scatter_add(1, torch.zeros(2, 3, 4, dtype=torch.int64), v * 2),
-            "scatter_value": lambda v: v.scatter(1, torch.tensor([[[0, 1, 2, 1]], [[2, 2, 0, 1]]]), 7.0),
-            "scatter_src": lambda v: v.scatter(1, torch.tensor([[[0, 1, 2, 1]], [[2, 2, 0, 1]]]), v[:, :1] * 3),
+            "scatter_add": lambda v: v.scatter_add(
+                1, torch.zeros(2, 3, 4, dtype=torch.int64), v * 2
+            ),
+            "scatter_value": lambda v: v.scatter(
+                1, torch.tensor([[[0, 1, 2, 1]], [[2, 2, 0, 1]]]), 7.0
+            ),
+            "scatter_src": lambda v: v.scatter(
+                1, torch.tensor([[[0, 1, 2, 1]], [[2, 2, 0, 1]]]), v[:, :1] * 3
+            ),
             "index_add": lambda v: v.index_add(1, torch.tensor([0, 0, 2]), v * 2, alpha=0.5),
-            "index_put": lambda v: v.index_put((torch.tensor([0, 1]), torch.tensor([1, 1])), v[:, 0] * 2),
+            "index_put": lambda v: v.index_put(
+                (torch.tensor([0, 1]), torch.tensor([1, 1])), v[:, 0] * 2
+            ),
             "mask_assign": lambda v: torch.where(v > 0, v, v.new_zeros(())) * v.new_ones(4),
-            "factories": lambda v: v + torch.zeros_like(v) + torch.ones(4) + v.new_full((4,), 2) + torch.full((3, 1), 3.0),
-            "ranges": lambda v: v + torch.arange(4) + torch.arange(1.0, 3.0, 0.5) + torch.linspace(0, 1, 4),
+            "factories": lambda v: (
+                v
+                + torch.zeros_like(v)
+                + torch.ones(4)
+                + v.new_full((4,), 2)
+                + torch.full((3, 1), 3.0)
+            ),
+            "ranges": lambda v: (
+                v + torch.arange(4) + torch.arange(1.0, 3.0, 0.5) + torch.linspace(0, 1, 4)
+            ),
             "pixel_shuffle": lambda v: F.pixel_shuffle(v.reshape(1, 4, 2, 3), 2),
             "pixel_unshuffle": lambda v: F.pixel_unshuffle(v.reshape(1, 1, 4, 6), 2),
             "unflatten": lambda v: v.unflatten(2, (2, 2)).movedim(1, 3),
@@ -409,16 +506,28 @@ ZOO = {
         for name, function in {
             "sum": lambda v: v.sum() + v.sum(1, keepdim=True) + v.sum((0, 2))[:, None],
             "mean": lambda v: v.mean() + v.mean(1, keepdim=True) + v.mean((0, 2))[:, None],
-            "max": lambda v: v.max() + v.max(1)[0].sum() + v.amax((0, 1)) + v.min(2, keepdim=True)[0] + v.min(),
+            "max": lambda v: (
+                v.max() + v.max(1)[0].sum() + v.amax((0, 1)) + v.min(2, keepdim=True)[0] + v.min()
+            ),
             "argmax": lambda v: v * v.argmax(1, keepdim=True) + v.argmin() + v.argmax(),
             "prod": lambda v: v + v.detach().prod(2, keepdim=True) + v.detach().prod(),
-            "var": lambda v: v.var(1, keepdim=True) + v.std() + v.var((0, 2), correction=0, keepdim=True),
-            "var_mean": lambda v: torch.var_mean(v, 1)[0] * torch.std_mean(v, 1)[1],
+            "var": lambda v: (
+                v.var(1, keepdim=True) + v.std() + v.var((0, 2), correction=0, keepdim=True)
+            ),
+            "var_mean": lambda v: (
+                torch.var_mean(v, 1)[0] * torch.std_mean(v, 1)[1] + torch.std_mean(v, 1)[0]
+            ),
             "logsumexp": lambda v: v.logsumexp(1, keepdim=True) + v.logsumexp((0, 2), keepdim=True),
-            "norms": lambda v: v.norm() + v.norm(dim=1, keepdim=True) + v.norm(1) + v.norm(3, dim=2, keepdim=True),
+            "norms": lambda v: (
+                v.norm() + v.norm(dim=1, keepdim=True) + v.norm(1) + v.norm(3, dim=2, keepdim=True)
+            ),
             "inf_norm": lambda v: torch.linalg.vector_norm(v, float("inf")) * v,
-            "any_all": lambda v: v * (v > 0).any(1, keepdim=True) + (v > -9).all().float() + (v > 0).sum(),
-            "aminmax": lambda v: torch.aminmax(v)[0] + torch.aminmax(v, dim=1)[1].sum() + torch.count_nonzero(v > 0),
+            "any_all": lambda v: (
+                v * (v > 0).any(1, keepdim=True) + (v > -9).all().float() + (v > 0).sum()
+            ),
+            "aminmax": lambda v: (
+                torch.aminmax(v)[0] + torch.aminmax(v, dim=1)[1].sum() + torch.count_nonzero(v > 0)
+            ),
             "cosine": lambda v: F.cosine_similarity(v, v.flip(0), dim=2),
             "pairwise": lambda v: F.pairwise_distance(v[0], v[1]),
         }.items()
@@ -439,7 +548,10 @@ ZOO = {
 
 # Ops that the core has no row for: the text must still be right, through host calls.
 HOSTED = {
-    "conv3d": (lambda: (nn.Conv3d(2, 3, 2), (x(1, 2, 4, 4, 4),)), "convolution convolution_backward"),
+    "conv3d": (
+        lambda: (nn.Conv3d(2, 3, 2), (x(1, 2, 4, 4, 4),)),
+        "convolution convolution_backward",
+    ),
     "cumsum": (fn(lambda v: v.cumsum(1)), "cumsum"),
     "sort": (fn(lambda v: v.sort(1)[0]), "sort scatter"),
     "topk": (fn(lambda v: v.topk(2, 1)[0]), "topk scatter"),
@@ -467,7 +579,10 @@ HOSTED = {
     ),
     "fold": (fn(lambda v: F.unfold(v, 2), 1, 2, 4, 4), "im2col col2im"),
     "unfold": (fn(lambda v: v.unfold(1, 2, 1), 3, 5), "unfold unfold_backward"),
-    "diagonal": (fn(lambda v: v.diagonal(), 4, 4), "diagonal diagonal_backward diagonal_copy diagonal_scatter"),
+    "diagonal": (
+        fn(lambda v: v.diagonal(), 4, 4),
+        "diagonal diagonal_backward diagonal_copy diagonal_scatter",
+    ),
     "fft": (fn(lambda v: torch.fft.rfft(v).abs()), None),
     "complex": (fn(lambda v: torch.view_as_real(torch.complex(v, v) * 2)), None),
     "float64": (fn(lambda v: (v.double() * 2).sum(1).float()), None),
@@ -481,7 +596,10 @@ HOSTED = {
     ),
     "cummax": (fn(lambda v: v.cummax(1)[0] + v.logcumsumexp(1)), None),
     "grid_sample": (
-        lambda: (Fn(lambda v, g: F.grid_sample(v, g, align_corners=False), 1, 2, 4, 4), (x(1, 2, 4, 4), x(1, 3, 3, 2))),
+        lambda: (
+            Fn(lambda v, g: F.grid_sample(v, g, align_corners=False), 1, 2, 4, 4),
+            (x(1, 2, 4, 4), x(1, 3, 3, 2)),
+        ),
         "grid_sampler_2d grid_sampler_2d_backward",
     ),
 }
@@ -511,11 +629,15 @@ def test_with_host_calls(name):
 def _check_any(model, args):
     from harness import captured
 
-    called = {t.partition("::")[2].partition(".")[0] for t, _ in captured(WithLoss(model), args).host_ops}
+    called = {
+        t.partition("::")[2].partition(".")[0] for t, _ in captured(WithLoss(model), args).host_ops
+    }
     return check(WithLoss(model), args, host=called)
 
 
-@pytest.mark.parametrize("name", ["linear", "conv2d", "batch_norm2d", "lstm", "mha", "sdpa_causal", "embedding", "tied"])
+@pytest.mark.parametrize(
+    "name", ["linear", "conv2d", "batch_norm2d", "lstm", "mha", "sdpa_causal", "embedding", "tied"]
+)
 def test_inference(name):
     torch.manual_seed(0)
     model, args = ZOO[name]()

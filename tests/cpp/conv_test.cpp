@@ -10,6 +10,7 @@
 #include "kernels/conv_lanes.h"
 #include "kernels/conv_reference.h"
 #include "kernels/dnnl.h"
+#include "kernels/simd.h"
 #include "ops/convolution.h"
 #include "ops/registry.h"
 
@@ -26,28 +27,28 @@ struct Case {
 
 // n c k h w kh kw sh sw ph pw dh dw groups
 const Case kCases[] = {
-    {16, 1, 5, 28, 28, 3, 3, 1, 1, 0, 0, 1, 1, 1},   // tutorial CNN
+    {16, 1, 5, 28, 28, 3, 3, 1, 1, 0, 0, 1, 1, 1},  // tutorial CNN
     {16, 5, 12, 13, 13, 5, 5, 1, 1, 0, 0, 1, 1, 1},
     {64, 5, 12, 13, 13, 5, 5, 1, 1, 0, 0, 1, 1, 1},
     {256, 2, 3, 6, 5, 3, 3, 1, 1, 1, 1, 1, 1, 1},
-    {16, 3, 8, 17, 15, 7, 7, 2, 2, 3, 3, 1, 1, 1},   // stem of a ResNet
+    {16, 3, 8, 17, 15, 7, 7, 2, 2, 3, 3, 1, 1, 1},  // stem of a ResNet
     {32, 4, 7, 9, 11, 3, 3, 2, 2, 1, 1, 1, 1, 1},
-    {16, 4, 6, 12, 12, 3, 3, 1, 1, 2, 2, 2, 2, 1},   // dilation
+    {16, 4, 6, 12, 12, 3, 3, 1, 1, 2, 2, 2, 2, 1},  // dilation
     {16, 4, 6, 12, 11, 3, 2, 2, 3, 1, 2, 2, 1, 1},
     {16, 4, 6, 13, 13, 3, 3, 2, 2, 2, 2, 2, 2, 1},   // stride and dilation share a factor
     {16, 6, 9, 8, 8, 3, 3, 1, 1, 1, 1, 1, 1, 3},     // groups
     {16, 10, 10, 9, 7, 3, 3, 1, 1, 1, 1, 1, 1, 10},  // depthwise
     {16, 4, 8, 9, 9, 3, 3, 2, 2, 1, 1, 1, 1, 4},     // depthwise with multiplier
     {16, 8, 13, 7, 7, 1, 1, 1, 1, 0, 0, 1, 1, 1},
-    {16, 8, 4, 8, 8, 1, 1, 2, 2, 0, 0, 1, 1, 1},     // stride beyond kernel: untouched input
+    {16, 8, 4, 8, 8, 1, 1, 2, 2, 0, 0, 1, 1, 1},  // stride beyond kernel: untouched input
     {16, 17, 19, 4, 4, 3, 3, 1, 1, 1, 1, 1, 1, 1},
-    {16, 2, 3, 3, 3, 3, 3, 1, 1, 0, 0, 1, 1, 1},     // one output pixel
-    {16, 2, 3, 2, 2, 5, 5, 1, 1, 2, 2, 1, 1, 1},     // kernel larger than the image
-    {8, 3, 4, 6, 6, 3, 3, 1, 1, 1, 1, 1, 1, 1},      // half a vector
+    {16, 2, 3, 3, 3, 3, 3, 1, 1, 0, 0, 1, 1, 1},  // one output pixel
+    {16, 2, 3, 2, 2, 5, 5, 1, 1, 2, 2, 1, 1, 1},  // kernel larger than the image
+    {8, 3, 4, 6, 6, 3, 3, 1, 1, 1, 1, 1, 1, 1},   // half a vector
     {24, 3, 4, 6, 6, 3, 3, 1, 1, 1, 1, 1, 1, 1},
     {19, 3, 4, 6, 7, 3, 3, 2, 1, 1, 0, 1, 1, 1},
     {3, 2, 2, 5, 5, 2, 2, 1, 1, 0, 0, 1, 1, 1},
-    {83, 2, 5, 5, 5, 3, 3, 1, 1, 1, 1, 1, 1, 1},     // all kinds of batch section
+    {83, 2, 5, 5, 5, 3, 3, 1, 1, 1, 1, 1, 1, 1},  // all kinds of batch section
     {1, 3, 8, 10, 10, 3, 3, 1, 1, 1, 1, 1, 1, 1},
     {4, 16, 32, 14, 14, 3, 3, 1, 1, 1, 1, 1, 1, 1},
     {2, 64, 48, 8, 8, 1, 1, 2, 2, 0, 0, 1, 1, 1},
@@ -63,8 +64,7 @@ ConvShape shape_of(const Case& c) {
   s.in = {1, c.h, c.w}, s.kernel = {1, c.kh, c.kw};
   s.stride = {1, c.sh, c.sw}, s.pad = {0, c.ph, c.pw}, s.dilation = {1, c.dh, c.dw};
   for (int d = 1; d < 3; ++d)
-    s.out[d] =
-        (s.in[d] + 2 * s.pad[d] - s.dilation[d] * (s.kernel[d] - 1) - 1) / s.stride[d] + 1;
+    s.out[d] = (s.in[d] + 2 * s.pad[d] - s.dilation[d] * (s.kernel[d] - 1) - 1) / s.stride[d] + 1;
   return s;
 }
 
@@ -133,9 +133,9 @@ StepDesc grad_desc(Op op, const Case& c, const Dims& shape) {
 constexpr double kTolerance = 5e-6;  // sums of up to 50,000 products in f32
 
 std::string name(const Case& c) {
-  return fmt::format("n{} c{} k{} {}x{} kernel {}x{} stride {}x{} pad {}x{} dilation {}x{} groups {}",
-                     c.n, c.c, c.k, c.h, c.w, c.kh, c.kw, c.sh, c.sw, c.ph, c.pw, c.dh, c.dw,
-                     c.groups);
+  return fmt::format(
+      "n{} c{} k{} {}x{} kernel {}x{} stride {}x{} pad {}x{} dilation {}x{} groups {}", c.n, c.c,
+      c.k, c.h, c.w, c.kh, c.kw, c.sh, c.sw, c.ph, c.pw, c.dh, c.dw, c.groups);
 }
 
 TEST_CASE("convolution equals the plain loops in every order") {
@@ -146,10 +146,9 @@ TEST_CASE("convolution equals the plain loops in every order") {
         CAPTURE(order[0]);
         Problem p(c, order);
         Buffer want = p.y;
-        kernels::conv_forward_reference<float>(p.s, p.x.data<float>(), strides5(p.x),
-                                               p.w.data<float>(), strides5(p.w),
-                                               bias ? p.bias.data<float>() : nullptr,
-                                               want.data<float>(), strides5(want));
+        kernels::conv_forward_reference<float>(
+            p.s, p.x.data<float>(), strides5(p.x), p.w.data<float>(), strides5(p.w),
+            bias ? p.bias.data<float>() : nullptr, want.data<float>(), strides5(want));
         Buffer one = p.y, two = p.y;
         poison(one), poison(two);
         std::vector<Buffer*> inputs{&p.x, &p.w};
@@ -209,9 +208,8 @@ TEST_CASE("lanes kernels built for AVX2 agree too") {
     const float* bias = p.bias.data<float>();
     Buffer want = p.y, got = p.y;
     poison(got);
-    kernels::conv_forward_reference<float>(p.s, p.x.data<float>(), strides5(p.x),
-                                           p.w.data<float>(), strides5(p.w), bias,
-                                           want.data<float>(), strides5(want));
+    kernels::conv_forward_reference<float>(p.s, p.x.data<float>(), strides5(p.x), p.w.data<float>(),
+                                           strides5(p.w), bias, want.data<float>(), strides5(want));
     const auto forward = kernels::ConvLanesPlan::forward(p.s, table);
     for (int part = 0; part < 3; ++part)
       forward.run(p.x.data<float>(), p.w.data<float>(), bias, got.data<float>(), part, 3);
@@ -250,10 +248,9 @@ TEST_CASE("transposed convolution is the input gradient with a bias") {
       Buffer bias(DType::F32, {p.s.c});
       bias.randn(5);
       Buffer want = p.x;
-      kernels::conv_input_grad_reference<float>(p.s, p.y.data<float>(), strides5(p.y),
-                                                p.w.data<float>(), strides5(p.w),
-                                                bias.data<float>(), want.data<float>(),
-                                                strides5(want));
+      kernels::conv_input_grad_reference<float>(
+          p.s, p.y.data<float>(), strides5(p.y), p.w.data<float>(), strides5(p.w),
+          bias.data<float>(), want.data<float>(), strides5(want));
       StepDesc d = forward_desc(c, true);
       d.args.list[6] = Arg::boolean(true);
       Buffer one = p.x, two = p.x;
@@ -271,9 +268,9 @@ TEST_CASE("one and three spatial dims") {
     x.randn(1), w.randn(2);
     StepDesc d;
     d.op = Op::Convolution;
-    d.args.list = {Arg::operand(0),    Arg::operand(1), Arg::none(),          Arg::ints({2}),
-                   Arg::ints({2}),     Arg::ints({2}),  Arg::boolean(false),  Arg::ints({0}),
-                   Arg::integer(2)};
+    d.args.list = {Arg::operand(0),     Arg::operand(1), Arg::none(),
+                   Arg::ints({2}),      Arg::ints({2}),  Arg::ints({2}),
+                   Arg::boolean(false), Arg::ints({0}),  Arg::integer(2)};
     poison(y);
     test::run_step(make_convolution, d, {&x, &w}, {&y}, 1);
     for (int64_t n = 0; n < 3; ++n)
@@ -283,7 +280,8 @@ TEST_CASE("one and three spatial dims") {
           for (int64_t c = 0; c < 2; ++c)
             for (int64_t t = 0; t < 3; ++t) {
               const int64_t i = o * 2 - 2 + t * 2;
-              if (i >= 0 && i < 20) sum += x.at<float>({n, k / 3 * 2 + c, i}) * w.at<float>({k, c, t});
+              if (i >= 0 && i < 20)
+                sum += x.at<float>({n, k / 3 * 2 + c, i}) * w.at<float>({k, c, t});
             }
           CHECK(y.at<float>({n, k, o}) == doctest::Approx(sum).epsilon(1e-5));
         }
@@ -295,9 +293,9 @@ TEST_CASE("one and three spatial dims") {
     poison(y);
     StepDesc d;
     d.op = Op::Convolution;
-    d.args.list = {Arg::operand(0),         Arg::operand(1),         Arg::none(),
-                   Arg::ints({1, 1, 1}),    Arg::ints({0, 1, 0}),    Arg::ints({1, 1, 1}),
-                   Arg::boolean(false),     Arg::ints({0, 0, 0}),    Arg::integer(1)};
+    d.args.list = {Arg::operand(0),      Arg::operand(1),      Arg::none(),
+                   Arg::ints({1, 1, 1}), Arg::ints({0, 1, 0}), Arg::ints({1, 1, 1}),
+                   Arg::boolean(false),  Arg::ints({0, 0, 0}), Arg::integer(1)};
     test::run_step(make_convolution, d, {&x, &w}, {&y}, 1);
     for (int64_t k = 0; k < 3; ++k)
       for (int64_t a = 0; a < 3; ++a)
@@ -349,13 +347,52 @@ TEST_CASE("double and integer convolutions take the plain loops") {
   for (int i = 0; i < 4; ++i) CHECK(y.data<double>()[i] == want[i]);
 }
 
+TEST_CASE("half precision is computed in float and rounded once") {
+  const Case c{19, 3, 4, 6, 7, 3, 3, 2, 1, 1, 0, 1, 1, 1};
+  for (DType type : {DType::F16, DType::BF16})
+    for (const auto& order : kOrders) {
+      CAPTURE(name_of(type));
+      CAPTURE(order[0]);
+      Problem p(c, order);
+      // Halves and the floats they stand for; both formats hold small multiples of 1/8 exactly.
+      auto halves = [&](Buffer& b) {
+        Buffer h(type, b.ref.shape, b.ref.strides);
+        for (int64_t i = 0; i < b.ref.count(); ++i) {
+          float& f = b.data<float>()[i];
+          f = std::round(f * 8) / 8;
+          h.data<uint16_t>()[i] =
+              type == DType::F16 ? kernels::v3::f32_to_f16(f) : kernels::v3::f32_to_bf16(f);
+        }
+        return h;
+      };
+      Buffer x = halves(p.x), w = halves(p.w), bias = halves(p.bias);
+      Buffer want = p.y;
+      kernels::conv_forward_reference<float>(p.s, p.x.data<float>(), strides5(p.x),
+                                             p.w.data<float>(), strides5(p.w), p.bias.data<float>(),
+                                             want.data<float>(), strides5(want));
+      for (int threads : {1, 2}) {
+        Buffer y(type, p.y.ref.shape, p.y.ref.strides);
+        test::run_step(make_convolution, forward_desc(c, true), {&x, &w, &bias}, {&y}, threads);
+        int64_t wrong = 0;
+        for (int64_t i = 0; i < want.ref.count(); ++i) {
+          // Sums of multiples of 1/64 are exact in f32, so one rounding gives one answer.
+          const float f = want.data<float>()[i];
+          wrong += y.data<uint16_t>()[i] !=
+                   (type == DType::F16 ? kernels::v3::f32_to_f16(f) : kernels::v3::f32_to_bf16(f));
+        }
+        CHECK(wrong == 0);
+      }
+    }
+}
+
 TEST_CASE("orders a convolution reads without a copy") {
   auto ref = [](const Dims& shape, const Dims& strides) {
     return TensorRef{DType::F32, shape, strides, 0, 0};
   };
   const Dims shape{16, 4, 6, 5};
   for (const auto& order : kOrders)
-    CHECK(accepts_convolution(Op::Convolution, 0, ref(shape, test::strides_of_order(shape, order))));
+    CHECK(
+        accepts_convolution(Op::Convolution, 0, ref(shape, test::strides_of_order(shape, order))));
   const TensorRef lanes = ref(shape, test::strides_of_order(shape, kLanes));
   CHECK(accepts_convolution(Op::ConvWeightGrad, 1, lanes));
   CHECK_FALSE(accepts_convolution(Op::Convolution, 1, lanes));

@@ -127,6 +127,8 @@ const std::vector<PlaneCase>& plane_cases() {
       {{16, 12, 9, 9}, kBatchLanes, kBatchLanes, kBatchLanes, 3},
       {{19, 40, 5, 3}, kBatchLanes, kBatchLanes, kBatchLanes, 2},
       {{3, 40, 5, 3}, kChannelsLast, kChannelsLast, kChannelsLast, 2},
+      {{3, 40, 5, 3}, kChannelsLast, kChannelsLast, kChannelsLast, 10},
+      {{4, 24, 9, 7}, kChannelsLast, kChannelsLast, kChannelsLast, 3},
       {{3, 6, 37, 1}, kRowMajor, kRowMajor, kRowMajor, 6},
       {{5, 8, 4, 4}, kRowMajor, kChannelsLast, kBatchLanes, 4},
       {{5, 8, 1, 1}, kRowMajor, kRowMajor, kRowMajor, 2},

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Pooling against loops written from ATen's definition, in all memory orders, with one and two
 // threads.
+#include "kernels/pool.h"
+
 #include <doctest/doctest.h>
 
 #include <cmath>
 #include <limits>
 
 #include "kernel_harness.h"
-#include "kernels/pool.h"
 #include "ops/registry.h"
 
 namespace tessera {
@@ -27,12 +28,12 @@ const Case kCases[] = {
     {16, 3, 7, 9, 2, 2, 2, 2, 0, 0, 1, 1, true},
     {8, 4, 9, 9, 3, 3, 2, 2, 1, 1, 1, 1, true},
     {19, 5, 8, 7, 3, 2, 1, 1, 1, 1, 1, 1, false},
-    {3, 7, 11, 12, 3, 3, 2, 2, 1, 1, 2, 2, false},   // dilation
+    {3, 7, 11, 12, 3, 3, 2, 2, 1, 1, 2, 2, false},  // dilation
     {2, 33, 10, 10, 3, 3, 3, 3, 0, 0, 1, 1, false},
-    {1, 20, 6, 6, 6, 6, 6, 6, 0, 0, 1, 1, false},    // global
+    {1, 20, 6, 6, 6, 6, 6, 6, 0, 0, 1, 1, false},  // global
     {1, 1, 5, 5, 2, 2, 2, 1, 0, 0, 1, 1, false},
-    {2, 3, 4, 300, 2, 3, 2, 2, 1, 1, 1, 1, false},   // wider than one block of columns
-    {2, 2, 3, 40, 2, 1, 1, 3, 0, 0, 1, 1, false},    // gaps between windows
+    {2, 3, 4, 300, 2, 3, 2, 2, 1, 1, 1, 1, false},  // wider than one block of columns
+    {2, 2, 3, 40, 2, 1, 1, 3, 0, 0, 1, 1, false},   // gaps between windows
 };
 
 const std::vector<int> kOrders[] = {{0, 3, 2, 1}, {1, 3, 2, 0}, {3, 2, 1, 0}, {2, 3, 0, 1}};
@@ -263,9 +264,8 @@ TEST_CASE("adaptive average pool cuts the image as ATen does") {
         for (int threads : {1, 2}) {
           Buffer y = want, gx = x;
           poison(y), poison(gx);
-          test::run_step(make_pool,
-                         desc(Op::AdaptiveAvgPool2d, {Arg::operand(0), Arg::ints(size)}), {&x},
-                         {&y}, threads);
+          test::run_step(make_pool, desc(Op::AdaptiveAvgPool2d, {Arg::operand(0), Arg::ints(size)}),
+                         {&x}, {&y}, threads);
           test::run_step(make_pool,
                          desc(Op::AdaptiveAvgPool2dGrad, {Arg::operand(0), Arg::operand(1)}),
                          {&gy, &x}, {&gx}, threads);

@@ -81,7 +81,8 @@ class Capture:
         params: parameters the program uses, in the order of the text.
         buffers: buffers the program uses; the random state "rng" is the core's own and not listed.
         constants: tensors the text refers to by name.
-        inputs: one per tensor among (args, kwargs), in the order of structure.argument_leaves and of the text.
+        inputs: one per tensor among (args, kwargs), in the order of structure.argument_leaves and
+            of the text.
         outputs: one per value on the text's `output` line, the last ones being input write-backs.
         input_writebacks: (input index, output index) of inputs that forward changes in place.
         loss_index: which output is the loss, None if forward does not return it.
@@ -125,7 +126,8 @@ class Capture:
 def identity_loss(x, reduction):
     """Marks `x`, reduced by "sum", "mean" or "none", as the loss of the model.
 
-    Needed for a loss that is not one of torch.nn's, or that combines several. Outside a captured model it
+    Needed for a loss that is not one of torch.nn's, or that combines several. Outside a captured
+    model it
     just computes the reduction.
     """
     from .intercept import identity_loss as mark
@@ -174,7 +176,8 @@ def _result(traced, e):
         buffers=[info(s, v) for s, v in e.buffers],
         constants=e.constants,
         inputs=[
-            InputInfo(v.name, v.dtype, v.shape, used) for v, used in zip(e.inputs, e.inputs_used)
+            InputInfo(v.name, v.dtype, v.shape, used)
+            for v, used in zip(e.inputs, e.inputs_used, strict=False)
         ],
         outputs=[OutputInfo(v.dtype, v.shape) for v in e.outputs],
         input_writebacks=e.input_writebacks,

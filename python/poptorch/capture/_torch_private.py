@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every private torch API that capture needs, so that a new torch release breaks one file and one test file."""
+"""Every private torch API that capture needs: a new torch release breaks this file only."""
 
 import contextlib
 import types
@@ -38,11 +38,12 @@ __all__ = [
 
 
 def trace(function, fakes, decompositions):
-    """ATen graph of `function(*fakes)`; nodes carry the tag set by set_node_tag in meta["custom"]."""
+    """ATen graph of `function(*fakes)`; nodes carry the tag set by set_node_tag in
+    meta["custom"]."""
     with fx_traceback.preserve_node_meta():
-        return make_fx(
-            function, decomposition_table=decompositions, _allow_non_fake_inputs=True
-        )(*fakes)
+        return make_fx(function, decomposition_table=decompositions, _allow_non_fake_inputs=True)(
+            *fakes
+        )
 
 
 def set_node_tag(tag):
@@ -82,8 +83,9 @@ _bodies = {}
 def functional_body(function):
     """A copy of a Python function of torch.nn.functional that does not look for overrides.
 
-    A TorchFunctionMode is off while its handler runs, so calls inside the function would be missed; running this
-    copy with the mode on again sees them and does not recurse. None for functions that have no Python body.
+    A TorchFunctionMode is off while its handler runs, so calls inside the function would be missed;
+    running this copy with the mode on again sees them and does not recurse. None for functions that
+    have no Python body.
     """
     body = _bodies.get(function)
     if body is None and getattr(function, "__module__", "") == functional.__name__:
@@ -118,7 +120,8 @@ def _plain_checkpoint_generator(*_args, **_kwargs):
 
 @contextlib.contextmanager
 def patched_torch():
-    """While capturing: checkpoint runs plainly, RNNs decompose, distributions do not look at values."""
+    """While capturing: checkpoint runs plainly, RNNs decompose, distributions do not look at
+    values."""
     saved_function = torch_checkpoint.CheckpointFunction
     saved_generator = torch_checkpoint._checkpoint_without_reentrant_generator
     distribution = torch.distributions.Distribution

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ATen ops that are taken apart while tracing, because they hide a write that only tracing can show.
+"""ATen ops that are taken apart while tracing, because they hide a write.
 
 All other composite ops are lowered when the text is written (lower_*.py): that costs no tracing.
 """

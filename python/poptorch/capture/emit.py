@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Joint ATen graph -> text IR. Ops with a lowering or a row of their own are native, the rest are host calls."""
+"""Joint ATen graph -> text IR: ops with a lowering or a row are native, others are host calls."""
 
 import operator
 
 import torch
 
 from . import lower_loss, lower_pointwise, lower_random, lower_shape, lower_structured  # noqa: F401
+from ._torch_private import without_modes
 from .errors import describe, make_error
 from .lowering import TABLE, Types
-from ._torch_private import without_modes
 from .writer import NATIVE_DTYPES, RULES, MissingRow, Value, Writer
 
 _NO_TEXT = (torch.device, torch.layout, torch.memory_format, torch.Generator)
@@ -20,9 +20,7 @@ class Emitted:
     def __init__(self, head, tail, writer, host_ops, locations):
         self.head = head
         self.tail = tail
-        self.constants = {
-            c.name: c.tensor for c in writer.constants.values() if c.number >= 0
-        }
+        self.constants = {c.name: c.tensor for c in writer.constants.values() if c.number >= 0}
         self.host_ops = host_ops
         self.locations = locations
         self.uses_rng = writer.uses_rng
@@ -145,7 +143,8 @@ class _Emitter:
         return [self.w.constant(t) for t in found]
 
     def _known_mask(self, node, args):
-        """A mask that is a constant may be no mask at all, or the causal one, which costs half as much."""
+        """A mask that is a constant may be no mask at all, or the causal one, which costs half as
+        much."""
         place = _MASK_ARGUMENTS.get(node.target.name())
         if place is None or not isinstance(node.args[place[0]], torch.fx.Node):
             return
@@ -202,7 +201,9 @@ class _Emitter:
         name = node.target.name()
         base = name.partition(".")[0]
         function = TABLE.get(name) or TABLE.get(base)
-        if not _all_native(args) or any(v is not None and v.dtype not in NATIVE_DTYPES for v in n.vals):
+        if not _all_native(args) or any(
+            v is not None and v.dtype not in NATIVE_DTYPES for v in n.vals
+        ):
             if base not in _ANY_DTYPE:
                 return None
         mark, constants = len(self.w.records), dict(self.w.constants)
@@ -216,7 +217,7 @@ class _Emitter:
             self.w.constants = constants
             return None
         results = results if isinstance(results, list) else [results]
-        for result, val in zip(results, n.vals):
+        for result, val in zip(results, n.vals, strict=False):
             if result is None or val is None:
                 continue
             if result.shape == tuple(val.shape) and _is_statistic(base, result, results):
@@ -306,14 +307,14 @@ def emit(traced, native_ops, name):
     w = e.w
     placeholders = [n for n in e.graph.nodes if n.op == "placeholder"]
     sources, slot_values = [], []
-    for node, slot in zip(placeholders, traced.slots):
+    for node, slot in zip(placeholders, traced.slots, strict=False):
         kind = "param" if slot.is_param else "buffer"
         value = w.source(kind, slot.names[0], slot.tensor.dtype, slot.tensor.shape)
         e.values[node] = value
         slot_values.append((slot, value))
         sources.append(value)
     inputs = []
-    for node, (path, tensor) in zip(placeholders[len(traced.slots) :], traced.inputs):
+    for node, (path, tensor) in zip(placeholders[len(traced.slots) :], traced.inputs, strict=False):
         value = w.source("input", path, tensor.dtype, tensor.shape)
         e.values[node] = value
         inputs.append(value)
@@ -329,7 +330,9 @@ def emit(traced, native_ops, name):
     rest = values[traced.num_values :]
     loss = [rest.pop(0)] if traced.has_loss else []
     of_slot = {id(s): v for s, v in slot_values}
-    grads = [(of_slot[id(s)], own(_in_type(w, g, s))) for s, g in zip(traced.grads, rest)]
+    grads = [
+        (of_slot[id(s)], own(_in_type(w, g, s))) for s, g in zip(traced.grads, rest, strict=False)
+    ]
 
     input_index = {id(v): i for i, v in enumerate(inputs)}
     updates, writebacks = [], []

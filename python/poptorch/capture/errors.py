@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Errors of capture, each with the user's file, line and source text, and with what to write instead."""
+"""Errors of capture, each with the user's line and with what to write instead."""
 
 import linecache
 import os
@@ -74,8 +74,9 @@ _ADVICE = {
     "value": (
         "{what} reads the value of a tensor while the model is being captured. "
         f"{_STATIC}, so Python cannot depend on values that exist only when it runs "
-        "(aten::item is only supported in eager mode). Keep the value in a tensor: use torch.where, "
-        "torch.clamp or a mask instead of `if`, or return the tensor and read it after the call."
+        "(aten::item is only supported in eager mode). Keep the value in a tensor: use "
+        "torch.where, torch.clamp or a mask instead of `if`, or return the tensor and read it "
+        "after the call."
     ),
     "shape": (
         "The shape of the result of {what} depends on the data. "

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls of torch functions that capture sees before autograd does: losses, attention, dropout, value reads.
+"""Calls that capture sees before autograd does: losses, attention, dropout, value reads.
 
 Everything not listed here is left to ATen.
 """
@@ -52,7 +52,8 @@ def mark_loss(session, tensor):
 def identity_loss(x, reduction):
     """Marks `x`, reduced by "sum", "mean" or "none", as the loss to differentiate.
 
-    Needed for losses that are not one of torch.nn's, or that combine several. Outside a captured model it only
+    Needed for losses that are not one of torch.nn's, or that combine several. Outside a captured
+    model it only
     computes the reduction.
     """
     assert reduction in ("sum", "mean", "none"), "Unsupported reduction type!"
@@ -255,7 +256,7 @@ def _norm_in_input_type(mode, func, args, kwargs):
         return value.to(dtype) if affine and value.dtype != dtype else value
 
     names = _NORM_ARGUMENTS[func]
-    bound = {**dict(zip(names, args)), **kwargs}
+    bound = {**dict(zip(names, args, strict=False)), **kwargs}
     dtype = bound["input"].dtype
     changed = {k: cast(k, v) for k, v in bound.items()}
     if all(changed[k] is bound[k] for k in bound):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ops of our own that stand in a captured graph: the loss mark, whole attention, CTC with static shapes.
+"""Ops of our own in a captured graph: the loss mark, whole attention, CTC with static shapes.
 
 They have fake versions for capture; those that may end as a host call have a CPU version too.
 """
@@ -61,7 +61,8 @@ def _ctc_loss_cpu(log_probs, targets, input_lengths, target_lengths, blank, zero
     loss, alpha = aten._ctc_loss.Tensor(
         log_probs, targets, input_lengths, target_lengths, blank, zero_infinity
     )
-    # ATen sizes log_alpha by the longest target of this batch; a static program needs one size for all.
+    # ATen sizes log_alpha by the longest target of this batch; a static program needs one size for
+    # all.
     full = alpha.new_zeros((alpha.shape[0], log_probs.shape[0], 2 * longest + 1))
     full[:, : alpha.shape[1], : alpha.shape[2]] = alpha
     return loss, full

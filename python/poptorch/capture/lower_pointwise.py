@@ -9,7 +9,7 @@ from .lowering import lower
 from .writer import MissingRow
 
 _UNARY = (
-    "abs neg reciprocal rsqrt sign sqrt square acos asin atan cos cosh erf erfc exp exp2 expm1 log "
+    "abs neg reciprocal rsqrt sign sqrt acos asin atan cos cosh erf erfc exp exp2 expm1 log "
     "log10 log1p log2 sin sinh tan tanh sigmoid silu relu isnan isinf logical_not bitwise_not"
 ).split()
 _BINARY = (
@@ -51,11 +51,6 @@ def _(w, n, x):
     return x.sign()
 
 
-@lower("positive")
-def _(w, n, x):
-    return x
-
-
 @lower("frac")
 def _(w, n, x):
     return x - x.trunc()
@@ -79,7 +74,7 @@ def _(w, n, a, b, alpha=1):
 _ROUNDED = {None: "div", "floor": "div_floor", "trunc": "div_trunc"}
 
 
-@lower("div", "true_divide")
+@lower("div")
 def _(w, n, a, b, mode=None):
     return w.pointwise(_ROUNDED[mode], a, b, dtype=n.dtype)
 
@@ -131,7 +126,7 @@ def _(w, n, x, high):
     return w.pointwise("minimum", x, high, dtype=n.dtype)
 
 
-@lower("where.self", "where.ScalarSelf", "where.ScalarOther", "where.Scalar")
+@lower("where.self")
 def _(w, n, condition, a, b):
     return w.cast(w.where(condition, a, b), n.dtype)
 

@@ -56,7 +56,7 @@ def _(w, n, x, mean, std, _generator):
     return _normal(w, n.dtype, n.shape) * std + mean
 
 
-@lower("normal.Tensor_float", "normal.float_Tensor", "normal.Tensor_Tensor", "normal.float_float")
+@lower("normal.Tensor_float", "normal.float_Tensor", "normal.Tensor_Tensor")
 def _(w, n, mean, std, *_rest):
     return _normal(w, n.dtype, n.shape) * std + mean
 

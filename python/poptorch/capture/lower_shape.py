@@ -5,17 +5,17 @@ import torch
 
 from ._torch_private import without_modes
 from .lowering import lower
-from .writer import MissingRow, Value, count
+from .writer import MissingRow, Value, count, literal_of
 
 _FULL_END = 2**62
 
 
-@lower("alias", "detach", "lift_fresh", "tessera::mark_loss", "contiguous", "conj", "resolve_conj")
+@lower("alias", "detach", "lift_fresh", "tessera::mark_loss")
 def _(w, n, x, *_rest):
     return x
 
 
-@lower("lift_fresh_copy", "clone", "to", "_to_copy", "copy", "to.dtype")
+@lower("lift_fresh_copy", "clone", "_to_copy", "copy")
 def _(w, n, x, *rest):
     source = rest[0] if rest and isinstance(rest[0], Value) else x  # copy(self, src)
     if source.literal is not None:
@@ -27,7 +27,7 @@ def _(w, n, x, *rest):
     return w.expand(source, n.shape)
 
 
-@lower("view", "_unsafe_view", "reshape", "_reshape_alias", "flatten", "view_copy")
+@lower("view", "_unsafe_view", "_reshape_alias", "view_copy")
 def _(w, n, x, *_rest):
     if x.dtype is not n.dtype:
         raise MissingRow("view of another dtype")
@@ -90,7 +90,7 @@ def _(w, n, x, dim):
     return [w.select(x, dim, i) for i in range(x.shape[dim])]
 
 
-@lower("split", "split_with_sizes", "unsafe_split", "chunk", "unsafe_chunk", "split_copy")
+@lower("split", "split_with_sizes", "unsafe_split", "split_copy", "split_with_sizes_copy")
 def _(w, n, x, _sizes, dim):
     dim %= len(x.shape)
     out, at = [], 0
@@ -106,7 +106,7 @@ def _(w, n, x, size, stride, offset):
     for s in reversed(size):
         expected.insert(0, dense)
         dense *= s
-    plain = all(a == b or s == 1 for a, b, s in zip(expected, stride, size))
+    plain = all(a == b or s == 1 for a, b, s in zip(expected, stride, size, strict=False))
     if plain and not offset and count(size) == count(x.shape):
         return w.view(x, size)
     raise MissingRow("as_strided")
@@ -164,6 +164,10 @@ def _row_minus_column(w, rows, columns):
     return w.arange(columns) - w.view(w.arange(rows), (rows, 1))
 
 
+def _zero(x):
+    return literal_of(0, x.dtype)
+
+
 @lower("eye", "eye.m")
 def _(w, n, *_rest):
     return w.cast(_row_minus_column(w, *n.shape).equals(0), n.dtype)
@@ -171,19 +175,19 @@ def _(w, n, *_rest):
 
 @lower("tril")
 def _(w, n, x, diagonal):
-    return w.where(_row_minus_column(w, *x.shape[-2:]) <= diagonal, x, 0)
+    return w.where(_row_minus_column(w, *x.shape[-2:]) <= diagonal, x, _zero(x))
 
 
 @lower("triu")
 def _(w, n, x, diagonal):
-    return w.where(_row_minus_column(w, *x.shape[-2:]) >= diagonal, x, 0)
+    return w.where(_row_minus_column(w, *x.shape[-2:]) >= diagonal, x, _zero(x))
 
 
 @lower("repeat")
 def _(w, n, x, repeats):
     shape = (1,) * (len(repeats) - len(x.shape)) + x.shape
     split = [d for s in shape for d in (1, s)]
-    wide = [d for r, s in zip(repeats, shape) for d in (r, s)]
+    wide = [d for r, s in zip(repeats, shape, strict=False) for d in (r, s)]
     return w.view(w.expand(w.view(x, split), wide), n.shape)
 
 
@@ -200,7 +204,7 @@ def _(w, n, x, shifts, dims):
     shape = x.shape
     if not dims:
         x, dims = w.view(x, (count(shape),)), [0]
-    for shift, d in zip(shifts, dims):
+    for shift, d in zip(shifts, dims, strict=False):
         d %= len(x.shape)
         size = x.shape[d]
         cut = (size - shift) % size if size else 0
@@ -258,7 +262,7 @@ def _(w, n, x, pad, value):
 def _pad(w, x, pad, value, shape):
     if not any(pad):
         return x
-    args = [x, list(pad), float(value) if x.dtype.is_floating_point else value]
+    args = [x, list(pad), literal_of(value, x.dtype)]
     return w.op("constant_pad_nd", args, x.dtype, shape)
 
 
@@ -332,18 +336,18 @@ def _(w, n, x, dim, index, src):
 def _(w, n, x, dim, index, value):
     if not x.shape:
         raise MissingRow("scatter.value")
-    args = [x, dim % len(x.shape), index, float(value) if x.dtype.is_floating_point else value]
+    args = [x, dim % len(x.shape), index, literal_of(value, x.dtype)]
     return w.op("scatter.value", args, x.dtype, n.shape)
 
 
 @lower("scatter.src")
 def _(w, n, x, dim, index, src):
-    # With one index along the dim no element is written twice, so adding into a cleared place is exact.
+    # With one index along the dim no element is written twice, so adding into a cleared place is
+    # exact.
     if not x.shape or index.shape != src.shape or index.shape[dim % len(x.shape)] != 1:
         raise MissingRow("scatter.src")
     dim %= len(x.shape)
-    zero = 0.0 if x.dtype.is_floating_point else 0
-    cleared = w.op("scatter.value", [x, dim, index, zero], x.dtype, x.shape)
+    cleared = w.op("scatter.value", [x, dim, index, _zero(x)], x.dtype, x.shape)
     return w.op("scatter_add", [cleared, dim, index, src], x.dtype, x.shape)
 
 
@@ -385,6 +389,15 @@ def _(w, n, x, dim, index, source, alpha):
     source = w.cast(source if alpha == 1 else source * alpha, x.dtype)
     indices = _along(dim % len(x.shape), index)
     return w.op("index_put", [x, indices, source, True], x.dtype, n.shape)
+
+
+@lower("index_fill.int_Scalar")
+def _(w, n, x, dim, index, value):
+    if not x.shape or len(index.shape) != 1:
+        raise MissingRow("index_fill")
+    dim %= len(x.shape)
+    values = w.full(value, x.dtype, (*x.shape[:dim], index.shape[0], *x.shape[dim + 1 :]))
+    return w.op("index_put", [x, _along(dim, index), values, False], x.dtype, n.shape)
 
 
 @lower("index_copy")

@@ -80,10 +80,6 @@ def _register_extreme(name):
         index = _arg_reduce(w, "arg" + name, x, dim, keepdim, n.shape)
         return [w.reduce("a" + name, x, [dim], keepdim), index]
 
-    @lower(name + ".other")
-    def _(w, n, a, b):
-        return w.pointwise(name + "imum", a, b, dtype=n.dtype)
-
 
 _register_extreme("max")
 _register_extreme("min")
@@ -95,7 +91,7 @@ def _(w, n, x, dim, keepdim):
     return [w.reduce("amin", x, dims, keepdim), w.reduce("amax", x, dims, keepdim)]
 
 
-@lower("count_nonzero", "count_nonzero.dim_IntList")
+@lower("count_nonzero")
 def _(w, n, x, dims):
     return w.sum(w.cast(w.pointwise("ne", x, 0), torch.int64), _dims(x, dims))
 
@@ -140,7 +136,7 @@ def _(w, n, x, dims, keepdim):
     return total + w.view(top, total.shape)
 
 
-@lower("linalg_vector_norm", "norm.ScalarOpt_dim", "norm.Scalar")
+@lower("linalg_vector_norm", "norm.ScalarOpt_dim")
 def _(w, n, x, order=2, dims=None, keepdim=False, dtype=None):
     x, dims = w.cast(x, n.dtype), _dims(x, dims)
     order = 2 if order is None else order
@@ -195,7 +191,7 @@ def _(w, n, x, a, v, beta, alpha):
     return product if beta == 0 else (x if beta == 1 else x * beta) + product
 
 
-@lower("dot", "vdot")
+@lower("dot")
 def _(w, n, a, b):
     return w.sum(a * b)
 
@@ -344,9 +340,7 @@ def _(w, n, grad, x, kernel, stride, padding, *rest):
 
 @lower("_adaptive_avg_pool2d")
 def _(w, n, x, size):
-    y = w.op(
-        "_adaptive_avg_pool2d", [_batched(w, x), list(size)], x.dtype, _batched_shape(n.shape)
-    )
+    y = w.op("_adaptive_avg_pool2d", [_batched(w, x), list(size)], x.dtype, _batched_shape(n.shape))
     return w.view(y, n.shape)
 
 
@@ -357,7 +351,8 @@ def _(w, n, grad, x):
     return w.view(y, n.shape)
 
 
-# Normalisation. Statistics, weights and their gradients are float32 whatever the type of the input; backward rows
+# Normalisation. Statistics, weights and their gradients are float32 whatever the type of the
+# input; backward rows
 # always have three results, those the mask does not want being empty.
 
 
@@ -373,10 +368,10 @@ def _norm_backward(w, name, args, x, weight_shape, mask, weight_dtype):
     shapes = [x.shape, weight_shape, weight_shape]
     types = [
         (x.dtype if i == 0 else torch.float32, shape if wanted else (0,))
-        for i, (shape, wanted) in enumerate(zip(shapes, mask))
+        for i, (shape, wanted) in enumerate(zip(shapes, mask, strict=False))
     ]
     results = w.ops(name, [*args, list(mask)], types)
-    out = [r if wanted else None for r, wanted in zip(results, mask)]
+    out = [r if wanted else None for r, wanted in zip(results, mask, strict=False)]
     return [out[0], *[None if r is None else w.cast(r, weight_dtype) for r in out[1:]]]
 
 

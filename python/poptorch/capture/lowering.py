@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """The table of lowerings: ATen op -> rows of the core. Filled by the lower_*.py files.
 
-A lowering is called as fn(w, n, *arguments): the Writer, the node's result types and the arguments in schema order,
-keyword-only ones last, defaults filled in. It returns a Value or a list of them (None for results that do not exist).
+A lowering is called as fn(w, n, *arguments): the Writer, the node's result types and the arguments
+in schema order, keyword-only ones last, defaults filled in. It returns a Value or a list of them
+(None for results that do not exist).
 """
 
 TABLE = {}
 
 
 def lower(*names):
-    """Registers a lowering for ATen ops given as "add.Tensor" (one overload) or "add" (all of them)."""
+    """Registers a lowering for ATen ops given as "add.Tensor" (one overload) or "add" (all of
+    them)."""
 
     def register(function):
         for name in names:

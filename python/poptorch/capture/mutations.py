@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """In-place ops of a captured graph become pure ones.
 
-Most in-place code (running statistics, in-place activations) touches a whole tensor that has no other view in use:
-those are rewritten here at no cost. Anything else is traced a second time through torch's functionalization.
+Most in-place code (running statistics, in-place activations) touches a whole tensor that has no
+other view in use: those are rewritten here at no cost. Anything else is traced a second time
+through torch's functionalization.
 """
 
 import operator
@@ -60,8 +61,23 @@ def _is_view(node):
     return any(r.alias_info and not r.alias_info.is_write for r in node.target._schema.returns)
 
 
+def _arguments_for(pure, node):
+    """(args, kwargs) of a node for the pure form of its op, whose defaults may be others."""
+    given = dict(node.kwargs)
+    for i, argument in enumerate(node.target._schema.arguments):
+        if i < len(node.args):
+            given[argument.name] = node.args[i]
+        elif argument.has_default_value():
+            given.setdefault(argument.name, argument.default_value)
+    arguments = pure._schema.arguments
+    args = tuple(given.get(a.name) for a in arguments if not a.kwarg_only)
+    kwargs = {a.name: given[a.name] for a in arguments if a.kwarg_only and a.name in given}
+    return args, kwargs
+
+
 def rewrite_simple(graph):
-    """Replaces in-place ops on whole tensors. Returns {placeholder: its final node}, or None if it cannot."""
+    """Replaces in-place ops on whole tensors. Returns {placeholder: its final node}, or None if it
+    cannot."""
     order = {node: i for i, node in enumerate(graph.nodes)}
     last_use = {n: max((order[u] for u in n.users), default=-1) for n in graph.nodes}
     base = {}  # node -> node that owns its memory, for identities and for views
@@ -95,7 +111,7 @@ def rewrite_simple(graph):
             if any(last_use[v] > order[node] for v in views.get(owner, ())):
                 return None
             with graph.inserting_before(node):
-                new = graph.call_function(pure, node.args, dict(node.kwargs))
+                new = graph.call_function(pure, *_arguments_for(pure, node))
             new.meta = dict(node.meta)
             order[new], last_use[new] = order[node], last_use[node]
             current[owner] = new

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the ops being captured are to run. Blocks set it, every node carries it, backward nodes inherit it."""
+"""Where the ops being captured are to run: blocks set it, every node carries it."""
 
 from typing import NamedTuple
+
+from . import state
 
 
 class Placement(NamedTuple):
@@ -17,9 +19,10 @@ _current = DEFAULT
 
 
 def set_placement(ipu, stage, phase=-1):
-    """Places every op captured from now on."""
+    """Places every op captured from now on; does nothing while no model is being captured."""
     global _current
-    _current = Placement(int(ipu), int(stage), int(phase))
+    if state.running_on_ipu():
+        _current = Placement(int(ipu), int(stage), int(phase))
 
 
 def reset_placement():

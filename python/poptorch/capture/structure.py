@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Flattening of argument and result structures: tensors are leaves, everything else is part of the shape."""
+"""Flattening of arguments and results: tensors are leaves, all else is part of the structure."""
 
 import torch
 
 _NUMBERED = (list, tuple)
-# type -> parser with yieldTensors(struct) and reconstruct(original, iterator); filled by registerCustomArgParser.
+# type -> parser with yieldTensors(struct) and reconstruct(original, iterator); filled by
+# registerCustomArgParser.
 custom_parsers = {}
 
 
@@ -34,7 +35,7 @@ def tensors_of(value, path="", out=None):
         for i, leaf in enumerate(parser.yieldTensors(value)):
             out.append((f"{path}[{i}]", leaf))
     elif is_namedtuple(value):
-        for field, item in zip(value._fields, value):
+        for field, item in zip(value._fields, value, strict=False):
             tensors_of(item, f"{path}.{field}", out)
     elif isinstance(value, _NUMBERED):
         for i, item in enumerate(value):

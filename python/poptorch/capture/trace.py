@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One run of a model's forward, and of autograd behind it, recorded as one ATen graph.
 
-Parameters, buffers and inputs are replaced by fake tensors for the time of the run, so no data is touched; the
-user's module is put back whatever happens.
+Parameters, buffers and inputs are replaced by fake tensors for the time of the run, so no data is
+touched; the user's module is put back whatever happens.
 """
 
 import contextlib
@@ -68,7 +68,8 @@ class Traced:
 
 
 class Session:
-    """State of one capture; placement, intercepted functions and tags find it through state.current()."""
+    """State of one capture; placement, intercepted functions and tags find it through
+    state.current()."""
 
     def __init__(self, training, native_ops, scopes):
         self.training = training
@@ -146,7 +147,8 @@ class _Tagger(private.TorchDispatchMode):
 
 
 def collect_state(model):
-    """StateSlots of a model, parameters before buffers, one per tensor however many names it has."""
+    """StateSlots of a model, parameters before buffers, one per tensor however many names it
+    has."""
     found = {}
     for prefix, module in model.named_modules(remove_duplicate=False):
         for is_param, tensors in ((True, module._parameters), (False, module._buffers)):
@@ -225,7 +227,8 @@ class _Swap:
             for _, tensors, before in kinds:
                 tensors.clear()
                 tensors.update(before)
-            # Fake tensors kept on the module (caches, weights made by hooks) would outlive the capture.
+            # Fake tensors kept on the module (caches, weights made by hooks) would outlive the
+            # capture.
             for key, value in list(module.__dict__.items()):
                 if isinstance(value, private.FakeTensor):
                     if key in attributes:
@@ -309,7 +312,7 @@ def trace_model(model, args, kwargs, *, training, native_ops):
 
 def _run_joint(model, args, kwargs, session, traced, tensors):
     count = len(traced.slots)
-    for slot, tensor in zip(traced.slots, tensors):
+    for slot, tensor in zip(traced.slots, tensors, strict=False):
         slot.fake = tensor
         for hook in (slot.tensor._backward_hooks or {}).values():
             if tensor.requires_grad:
@@ -341,8 +344,8 @@ def _finish(session, traced, result):
     for _, leaf in structure.tensors_of(result):
         if not isinstance(leaf, private.FakeTensor):
             warnings.warn(
-                f"Output expected to be on the IPU but is on {leaf.device}: it is the same in every "
-                "call, with the value it had when the model was compiled",
+                f"Output expected to be on the IPU but is on {leaf.device}: it is the same in "
+                "every call, with the value it had when the model was compiled",
                 stacklevel=2,
             )
             traced.result_leaves.append(("constant", leaf))
@@ -359,7 +362,7 @@ def _finish(session, traced, result):
     traced.has_loss = True
     wanted = [s for s in traced.slots if s.trainable]
     gradients = _differentiate(session, loss, wanted)
-    traced.grads = [s for s, g in zip(wanted, gradients) if g is not None]
+    traced.grads = [s for s, g in zip(wanted, gradients, strict=False) if g is not None]
     return [*outputs, loss, *[g for g in gradients if g is not None]]
 
 

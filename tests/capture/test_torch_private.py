@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One test per private torch API: when torch changes one, this file says which."""
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+import torch.utils.checkpoint as checkpoint
+from poptorch.capture import _torch_private as private
+
+
+def _fake(*shape):
+    with private.FakeTensorMode(allow_non_fake_inputs=True):
+        return torch.empty(shape)
+
+
+def test_fake_tensors_hold_no_data():
+    x = _fake(3, 4)
+    assert isinstance(x, private.FakeTensor) and x.shape == (3, 4)
+
+
+def test_fake_tensors_refuse_to_give_values():
+    mode = private.FakeTensorMode()
+    with mode, pytest.raises(private.DataDependentOutputException):
+        torch.empty(()).item()
+
+
+def test_fake_tensors_refuse_shapes_from_data():
+    mode = private.FakeTensorMode()
+    with mode, pytest.raises(private.DynamicOutputShapeException):
+        torch.empty(3).nonzero()
+
+
+def test_constant_of_a_fake_tensor():
+    with private.FakeTensorMode(allow_non_fake_inputs=True):
+        assert private.constant_of(torch.empty(2)) is None
+    real = torch.ones(2)
+    assert private.constant_of(real) is real
+
+
+def test_trace_records_aten_ops_with_tags():
+    mode = private.FakeTensorMode(allow_non_fake_inputs=True)
+
+    def f(x):
+        private.set_node_tag({"tag": "here"})
+        return x.sin()
+
+    with mode:
+        gm = private.trace(f, [torch.empty(3)], {})
+    node = next(n for n in gm.graph.nodes if n.op == "call_function")
+    assert node.target is torch.ops.aten.sin.default
+    assert node.meta["custom"] == {"tag": "here"} and node.meta["val"].shape == (3,)
+
+
+def test_sequence_numbers_link_backward_to_forward():
+    x = torch.ones(3, requires_grad=True)
+    y = x.sin()
+    assert y.grad_fn._sequence_nr() == private.next_sequence_number() - 1
+    seen = []
+    assert private.running_sequence_number() is None
+
+    class Watch(private.TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            seen.append(private.running_sequence_number())
+            return func(*args, **(kwargs or {}))
+
+    with Watch():
+        torch.autograd.grad(y, x, torch.ones(3))
+    assert y.grad_fn._sequence_nr() in seen
+
+
+def test_functional_body_does_not_look_for_overrides():
+    seen = []
+
+    class Watch(private.TorchFunctionMode):
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            seen.append(func)
+            return func(*args, **(kwargs or {}))
+
+    with Watch():
+        private.functional_body(F.softmax)(torch.ones(3), 0)
+    assert F.softmax not in seen and torch.Tensor.softmax in seen
+    assert private.functional_body(torch.sin) is None
+    assert private.functional_body(F.linear) is None
+
+
+def test_patched_torch_is_restored():
+    before = (
+        checkpoint.CheckpointFunction,
+        checkpoint._checkpoint_without_reentrant_generator,
+        torch._C._get_mkldnn_enabled(),
+        torch.distributions.Distribution._validate_args,
+    )
+    with pytest.raises(KeyError), private.patched_torch():
+        assert checkpoint.CheckpointFunction is not before[0]
+        assert not torch._C._get_mkldnn_enabled()
+        raise KeyError
+    assert before == (
+        checkpoint.CheckpointFunction,
+        checkpoint._checkpoint_without_reentrant_generator,
+        torch._C._get_mkldnn_enabled(),
+        torch.distributions.Distribution._validate_args,
+    )
+
+
+def test_module_hooks_surround_every_forward():
+    seen = []
+    model = torch.nn.Sequential(torch.nn.ReLU())
+    with private.module_hooks(
+        lambda m, a: seen.append(("in", type(m).__name__)),
+        lambda m, a, r: seen.append(("out", type(m).__name__)),
+    ):
+        model(torch.ones(1))
+    model(torch.ones(1))
+    assert seen == [("in", "Sequential"), ("in", "ReLU"), ("out", "ReLU"), ("out", "Sequential")]
+
+
+def test_without_modes_makes_real_tensors():
+    with private.FakeTensorMode():
+        assert not isinstance(private.without_modes(lambda: torch.ones(2)), private.FakeTensor)

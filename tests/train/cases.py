@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The models of the spine, small enough to train here, each with a batch and an optimizer."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import models
+import torch
+from torch import nn
+
+
+class LanguageModel(nn.Module):
+    """Calls a transformers model by keyword and returns (logits, loss)."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, ids, labels, mask=None):
+        out = self.model(input_ids=ids, attention_mask=mask, labels=labels)
+        return out.logits, out.loss
+
+
+@dataclass
+class Case:
+    build: Callable[[], nn.Module]
+    batch: Callable[[], tuple]
+    optimizer: Callable
+    # Adam divides by the root of a tiny number where a gradient is zero but for rounding
+    exact_weights: bool = True
+
+    def model(self):
+        torch.manual_seed(0)
+        return self.build().train()
+
+    def data(self):
+        torch.manual_seed(1)
+        return self.batch()
+
+
+def _images(n, channels, size, classes):
+    return torch.randn(n, channels, size, size), torch.randint(0, classes, (n,))
+
+
+def _sgd(params):
+    return torch.optim.SGD(params, lr=0.01, momentum=0.9)
+
+
+def _adamw(params):
+    return torch.optim.AdamW(params, lr=1e-3)
+
+
+def _adam(params):
+    return torch.optim.Adam(params, lr=1e-3)
+
+
+def _with_loss(model):
+    return models.WithLoss(model)
+
+
+CASES = {
+    "cnn_b16": Case(
+        lambda: models.WithLoss(models.TutorialCNN(), nn.NLLLoss()),
+        lambda: _images(16, 1, 28, 10),
+        _sgd,
+    ),
+    "cnn_b5": Case(
+        lambda: models.WithLoss(models.TutorialCNN(), nn.NLLLoss()),
+        lambda: _images(5, 1, 28, 10),
+        _sgd,
+    ),
+    "cnn_b48": Case(
+        lambda: models.WithLoss(models.TutorialCNN(), nn.NLLLoss()),
+        lambda: _images(48, 1, 28, 10),
+        _sgd,
+    ),
+    "mlp_b16": Case(
+        lambda: models.WithLoss(models.MLP()),
+        lambda: (torch.randn(16, 784), torch.randint(0, 10, (16,))),
+        _sgd,
+    ),
+    "mlp_b64_adam": Case(
+        lambda: models.WithLoss(models.MLP()),
+        lambda: (torch.randn(64, 784), torch.randint(0, 10, (64,))),
+        _adam,
+        exact_weights=False,
+    ),
+    "resnet18": Case(
+        lambda: models.WithLoss(models.resnet18(10)), lambda: _images(4, 3, 64, 10), _sgd
+    ),
+    "resnet50": Case(
+        lambda: models.WithLoss(models.resnet50(10)), lambda: _images(4, 3, 64, 10), _sgd
+    ),
+    "bert": Case(
+        lambda: LanguageModel(models.tiny_bert()),
+        lambda: (torch.randint(0, 100, (4, 24)), torch.randint(0, 2, (4,))),
+        _adamw,
+        exact_weights=False,
+    ),
+    "bert_masked": Case(
+        lambda: LanguageModel(models.tiny_bert()),
+        lambda: (
+            torch.randint(0, 100, (4, 24)),
+            torch.randint(0, 2, (4,)),
+            (torch.arange(24)[None] < torch.tensor([24, 20, 9, 3])[:, None]).long(),
+        ),
+        _sgd,
+    ),
+    "gpt2": Case(
+        lambda: LanguageModel(models.tiny_gpt2()),
+        lambda: (ids := torch.randint(0, 100, (2, 24)), ids),
+        _adamw,
+        exact_weights=False,
+    ),
+    "gpt2_sgd": Case(
+        lambda: LanguageModel(models.tiny_gpt2()),
+        lambda: (ids := torch.randint(0, 100, (2, 24)), ids),
+        _sgd,
+    ),
+}

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every promised model against eager: outputs, gradients, state after 20 steps."""
+
+import copy
+import json
+
+import poptorch
+import pytest
+import torch
+from cases import CASES
+from tolerances import assert_pass_close, assert_steps_close
+
+STEPS = 20
+
+
+def quiet():
+    return poptorch.Options().showCompilationProgressBar(False)
+
+
+def eager_step(model, optimizer, batch):
+    optimizer.zero_grad()
+    out, loss = model(*batch)
+    loss.backward()
+    optimizer.step()
+    return out.detach(), loss.detach()
+
+
+def summary(executor):
+    return json.loads(executor._executable.program.summary())
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_forward_matches_eager(name):
+    case = CASES[name]
+    model, batch = case.model().eval(), case.data()
+    expected = model(*batch)
+    actual = poptorch.inferenceModel(copy.deepcopy(model), options=quiet())(*batch)
+    assert_pass_close(actual[0], expected[0].detach(), "output")
+    assert_pass_close(actual[1], expected[1].detach(), "loss")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_gradients_match_eager(name):
+    # one step of SGD with rate 1 moves each weight by its gradient
+    case = CASES[name]
+    model, batch = case.model(), case.data()
+    eager = copy.deepcopy(model)
+    before = {n: p.detach().clone() for n, p in model.named_parameters()}
+    optimizer = poptorch.optim.SGD(model.parameters(), lr=1.0)
+    executor = poptorch.trainingModel(model, options=quiet(), optimizer=optimizer)
+    executor(*batch)
+    executor.copyWeightsToHost()
+    eager(*batch)[1].backward()
+    for n, p in eager.named_parameters():
+        grad = torch.zeros_like(p) if p.grad is None else p.grad
+        moved = before[n] - dict(model.named_parameters())[n].detach()
+        # the subtraction itself rounds to the weight's precision
+        slack = float(before[n].abs().max()) * 2.4e-7
+        scale = max(float(grad.abs().max()), 1e-3)
+        assert float((moved - grad).abs().max()) <= 1e-4 * scale + slack, n
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_training_follows_eager(name):
+    case = CASES[name]
+    model, batch = case.model(), case.data()
+    eager = copy.deepcopy(model)
+    executor = poptorch.trainingModel(
+        model, options=quiet(), optimizer=case.optimizer(model.parameters())
+    )
+    optimizer = case.optimizer(eager.parameters())
+    for _ in range(STEPS):
+        out, loss = executor(*batch)
+        _, expected = eager_step(eager, optimizer, batch)
+        assert_steps_close(loss, expected, "loss")
+    executor.copyWeightsToHost()
+    if case.exact_weights:
+        for (n, p), q in zip(model.state_dict().items(), eager.state_dict().values(), strict=True):
+            assert_steps_close(p, q.detach(), n)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_no_host_calls(name):
+    case = CASES[name]
+    model, batch = case.model(), case.data()
+    executor = poptorch.trainingModel(
+        model, options=quiet(), optimizer=case.optimizer(model.parameters())
+    )
+    executor.compile(*batch)
+    assert summary(executor)["host_calls"] == []
+
+
+def test_a_batch_norm_far_from_zero_keeps_its_precision():
+    # mean 1000, deviation 1: the plain difference of squares has no digit left
+    torch.manual_seed(0)
+    model = torch.nn.BatchNorm2d(4)
+    x = torch.randn(8, 4, 6, 6) + 1000.0
+    eager = copy.deepcopy(model)(x).detach()
+    wrapped = poptorch.inferenceModel(model.train(), options=quiet())
+    torch.testing.assert_close(wrapped(x), eager, rtol=0, atol=5e-3)

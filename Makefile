@@ -65,7 +65,8 @@ check: setup
 	$(call say,Format and lint: ruff)
 	@ruff format --check .
 	@ruff check .
-	$(call say,Layers: layers.toml)
+	$(call say,Source lists and layers)
+	@$(PYTHON) tools/dev/check_sources.py
 	@$(PYTHON) tools/dev/check_layers.py
 
 test-cpp: build
@@ -99,6 +100,7 @@ format: setup
 	@clang-format -i $(CXX_FILES)
 	@ruff format .
 	@ruff check --fix .
+	@$(PYTHON) tools/dev/check_sources.py --fix
 
 clean:
 	rm -rf build dist python/poptorch/_core*.so

@@ -78,8 +78,8 @@ def run_case(chosen, peers, threads, rounds):
     return {name: summary(values) for name, values in samples.items()}
 
 
-def cell(chosen, result, peer):
-    """One ratio beside its target, e.g. `6.31x (5x) hit`; ratios say how much better we are."""
+def cell(chosen, result, peer, judge):
+    """One ratio, beside its target where that is judged, e.g. `6.31x (5x) hit`."""
     if peer not in result:
         return ""
     if OURS not in result:
@@ -89,7 +89,7 @@ def cell(chosen, result, peer):
         ratio, good = theirs / ours, lambda target: theirs / ours >= target
     else:
         ratio, good = ours / theirs, lambda target: ours / theirs <= target
-    return judged(f"{ratio:.2f}x", chosen.targets.get(peer), "x", good)
+    return judged(f"{ratio:.2f}x", chosen.targets.get(peer) if judge else None, "x", good)
 
 
 def judged(text, target, unit, good):
@@ -102,13 +102,13 @@ def amount(chosen, value):
     return f"{value * 1e3:.3f} ms" if isinstance(chosen, Case) else f"{value:.2f} {chosen.unit}"
 
 
-def own_cell(chosen, result):
+def own_cell(chosen, result, judge):
     if OURS not in result:
         return ""
     value = result[OURS]["best"]
     return judged(
         amount(chosen, value),
-        chosen.targets.get(OURS),
+        chosen.targets.get(OURS) if judge else None,
         getattr(chosen, "unit", ""),
         lambda target: value <= target,
     )
@@ -136,14 +136,24 @@ def print_header(threads):
 
 
 def print_result(chosen, results):
+    """The targets are those of all cores; other thread counts are printed without a verdict."""
+    judged_first = [(r, i == 0) for i, r in enumerate(results.values())]
     groups = [
-        (own_cell(chosen, r), cell(chosen, r, EAGER), cell(chosen, r, COMPILED))
-        for r in results.values()
+        (own_cell(chosen, r, j), cell(chosen, r, EAGER, j), cell(chosen, r, COMPILED, j))
+        for r, j in judged_first
     ]
     print_row(chosen.title, groups)
     if any(FUSED in r for r in results.values()):
-        groups = [("", cell(chosen, r, FUSED), "") for r in results.values()]
+        groups = [("", cell(chosen, r, FUSED, j), "") for r, j in judged_first]
         print_row("    fused=True in eager", groups)
+
+
+def warn_if_busy():
+    """Two threads that share two cores with other work wait for each other: ratios mean nothing."""
+    load = os.getloadavg()[0]
+    if load > 0.5:
+        print(f"WARNING: load average {load:.1f}: other work is running, figures are not valid")
+    return load
 
 
 def machine():
@@ -176,6 +186,7 @@ def main():
         "commit": commit(),
         "time": datetime.datetime.now().isoformat(timespec="seconds"),
         "machine": machine(),
+        "load_before": warn_if_busy(),
         "rounds": arguments.rounds,
         "cases": {},
     }

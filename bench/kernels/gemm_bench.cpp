@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// GFLOP/s of our matrix product with one and two threads beside oneDNN's matmul, interleaved in one process and
-// best of many rounds. Usage: gemm_bench [filter]
+// GFLOP/s of our matrix product with one and two threads beside oneDNN's matmul, interleaved in one
+// process and best of many rounds. Usage: gemm_bench [filter [rounds]]
 #include <omp.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
-#include <oneapi/dnnl/dnnl.hpp>
+#include <dnnl.hpp>
 #include <string>
 #include <vector>
 
@@ -20,19 +19,22 @@ using namespace tessera::kernels;
 
 struct Case {
   int64_t m, n, k;
-  const char* form;  // NT: B stored [n,k]; NN; TN: A stored [k,m]; "cn"/"ct": C column-major
+  const char* form;  // NT: B stored [n,k]; NN; TN: A stored [k,m]
 };
 
 constexpr Case kCases[] = {
-    {512, 768, 768, "NT"},    {512, 3072, 768, "NT"}, {512, 768, 3072, "NT"},  {512, 768, 768, "NN"},
-    {512, 768, 3072, "NN"},   {512, 3072, 768, "NN"}, {768, 768, 512, "TN"},   {3072, 768, 512, "TN"},
-    {768, 3072, 512, "TN"},   {128, 768, 768, "NT"},  {128, 3072, 768, "NT"},  {128, 768, 3072, "NN"},
-    {768, 768, 128, "TN"},    {256, 50257, 768, "NT"}, {256, 768, 50257, "NN"}, {50257, 768, 256, "TN"},
-    {64, 512, 784, "NT"},     {64, 784, 512, "NN"},   {512, 784, 64, "TN"},    {64, 256, 512, "NT"},
-    {16, 512, 784, "NT"},     {16, 784, 512, "NN"},   {512, 784, 16, "TN"},    {16, 100, 972, "NT"},
-    {16, 972, 100, "NN"},     {100, 972, 16, "TN"},   {16, 10, 100, "NT"},     {16, 100, 10, "NN"},
-    {10, 100, 16, "TN"},      {128, 64, 128, "NN"},   {128, 128, 64, "NT"},    {1, 1000, 512, "NT"},
-    {1024, 1024, 1024, "NN"}, {1024, 1024, 1024, "NT"}};
+    {512, 768, 768, "NT"},   {512, 3072, 768, "NT"},  {512, 768, 3072, "NT"},
+    {512, 768, 768, "NN"},   {512, 768, 3072, "NN"},  {512, 3072, 768, "NN"},
+    {768, 768, 512, "TN"},   {3072, 768, 512, "TN"},  {768, 3072, 512, "TN"},
+    {128, 768, 768, "NT"},   {128, 3072, 768, "NT"},  {128, 768, 3072, "NN"},
+    {768, 768, 128, "TN"},   {256, 50257, 768, "NT"}, {256, 768, 50257, "NN"},
+    {50257, 768, 256, "TN"}, {64, 512, 784, "NT"},    {64, 784, 512, "NN"},
+    {512, 784, 64, "TN"},    {64, 256, 512, "NT"},    {16, 512, 784, "NT"},
+    {16, 784, 512, "NN"},    {512, 784, 16, "TN"},    {16, 100, 972, "NT"},
+    {16, 972, 100, "NN"},    {100, 972, 16, "TN"},    {16, 10, 100, "NT"},
+    {16, 100, 10, "NN"},     {10, 100, 16, "TN"},     {128, 64, 128, "NN"},
+    {128, 128, 64, "NT"},    {1, 1000, 512, "NT"},    {1024, 1024, 1024, "NN"},
+    {1024, 1024, 1024, "NT"}};
 
 double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -52,9 +54,11 @@ double best_seconds(F f, double flops, double& best) {
 int main(int argc, char** argv) {
   const std::string filter = argc > 1 ? argv[1] : "";
   const int rounds = argc > 2 ? std::atoi(argv[2]) : 15;
-  std::printf("%-24s %9s %9s %9s %9s   plan\n", "m,n,k", "ours x1", "dnnl x1", "ours x2", "dnnl x2");
+  std::printf("%-24s %9s %9s %9s %9s   plan\n", "m,n,k", "ours x1", "dnnl x1", "ours x2",
+              "dnnl x2");
   for (const Case& c : kCases) {
-    const std::string name = std::to_string(c.m) + "," + std::to_string(c.n) + "," + std::to_string(c.k) + " " + c.form;
+    const std::string name =
+        std::to_string(c.m) + "," + std::to_string(c.n) + "," + std::to_string(c.k) + " " + c.form;
     if (name.find(filter) == std::string::npos) continue;
     const bool ta = c.form[0] == 'T', tb = c.form[1] == 'T';
     auto alloc = [](int64_t n) {
@@ -65,17 +69,11 @@ int main(int argc, char** argv) {
     float *a = alloc(c.m * c.k), *b = alloc(c.k * c.n), *out = alloc(c.m * c.n);
     GemmShape s{c.m, c.n, c.k, ta ? 1 : c.k, ta ? c.m : 1, tb ? 1 : c.n, tb ? c.k : 1, c.n, 1};
     GemmPlan plan = make_gemm_plan(s);
-    auto env = [](const char* n, int64_t& v) {
-      if (const char* e = std::getenv(n)) v = std::atoll(e);
-    };
-    env("KB", plan.k_block), env("LB", plan.lane_block), env("RB", plan.row_block);
-    if (const char* e = std::getenv("PL")) plan.pack_lanes = std::atoi(e);
-    if (const char* e = std::getenv("PR")) plan.pack_rows = std::atoi(e);
-    if (std::getenv("KB")) plan.k_super = plan.k_block * 8;
     const double flops = 2.0 * static_cast<double>(c.m * c.n * c.k);
     std::vector<void*> scratch;
     for (int t = 0; t < 2; ++t)
-      scratch.push_back(std::aligned_alloc(64, std::max(gemm_scratch_bytes(plan, 1), gemm_scratch_bytes(plan, 2)) + 64));
+      scratch.push_back(std::aligned_alloc(
+          64, std::max(gemm_scratch_bytes(plan, 1), gemm_scratch_bytes(plan, 2)) + 64));
     dnnl::engine eng(dnnl::engine::kind::cpu, 0);
     dnnl::stream stream(eng);
     using md = dnnl::memory::desc;
@@ -107,13 +105,14 @@ int main(int argc, char** argv) {
             flops, theirs[threads - 1]);
       }
     }
-    std::printf("%-24s %9.1f %9.1f %9.1f %9.1f   %s%s%s%s rb %ld lb %ld kb %ld\n", name.c_str(), flops / ours[0] / 1e9,
-                flops / theirs[0] / 1e9, flops / ours[1] / 1e9, flops / theirs[1] / 1e9,
-                plan.swapped ? "swapped " : "", plan.pack_rows ? "pack_rows " : "",
-                plan.pack_lanes ? "pack_lanes " : "", plan.through_tile ? "tile " : "", plan.row_block, plan.lane_block,
-                plan.k_block);
+    std::printf("%-24s %9.1f %9.1f %9.1f %9.1f   %s%s%s%s rb %ld lb %ld kb %ld\n", name.c_str(),
+                flops / ours[0] / 1e9, flops / theirs[0] / 1e9, flops / ours[1] / 1e9,
+                flops / theirs[1] / 1e9, plan.swapped ? "swapped " : "",
+                plan.pack_rows ? "pack_rows " : "", plan.pack_lanes ? "pack_lanes " : "",
+                plan.through_tile ? "tile " : "", plan.row_block, plan.lane_block, plan.k_block);
     std::fflush(stdout);
-    for (void* p : {static_cast<void*>(a), static_cast<void*>(b), static_cast<void*>(out), scratch[0], scratch[1]})
+    for (void* p : {static_cast<void*>(a), static_cast<void*>(b), static_cast<void*>(out),
+                    scratch[0], scratch[1]})
       std::free(p);
   }
 }

@@ -4,7 +4,6 @@
 #include "codegen/compiled_region.h"
 
 #include <algorithm>
-#include <array>
 #include <limits>
 
 #include "codegen/jit.h"
@@ -16,28 +15,49 @@ namespace tessera::codegen {
 namespace {
 
 constexpr int kMaxSlots = 96;
-constexpr int64_t kColumnGrain = 256;  // cuts along columns: whole cache lines of every type, whole unrolled steps
+constexpr int64_t kColumnGrain =
+    256;  // cuts along columns: whole cache lines of every type, whole unrolled steps
 constexpr int64_t kTile = 16;
 
-using Pointers = std::array<std::byte*, kMaxSlots>;
+constexpr int kMaxDims = 16;
 
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+int64_t ceil_div(int64_t a, int64_t b) {
+  return (a + b - 1) / b;
+}
+
+// Where each slot is; only as many as the region has are copied.
+class Pointers {
+ public:
+  explicit Pointers(size_t count) : count_(count) {}
+  Pointers(const Pointers& o) : count_(o.count_) { std::copy_n(o.at_, count_, at_); }
+  Pointers& operator=(const Pointers&) = delete;
+  std::byte*& operator[](size_t slot) { return at_[slot]; }
+  std::byte* const* data() const { return at_; }
+
+ private:
+  size_t count_;
+  std::byte* at_[kMaxSlots];
+};
 
 // Half-open ranges of the dims of a nest.
 struct Box {
-  Dims begin, end;
+  int64_t begin[kMaxDims], end[kMaxDims];
 };
 
 class CompiledRegion final : public Region {
  public:
   CompiledRegion(TypedCode code, std::vector<TensorRef> outputs, const RegionOptions& options)
-      : code_(std::move(code)), outputs_(std::move(outputs)), nest_(make_loop_nest(code_, options.keep_inner)) {
-    invariant(code_.slots.size() <= kMaxSlots, "fused region: {} operands and results, at most {}", code_.slots.size(),
-              kMaxSlots);
+      : code_(std::move(code)),
+        outputs_(std::move(outputs)),
+        nest_(make_loop_nest(code_, options.keep_inner)) {
+    invariant(code_.slots.size() <= kMaxSlots, "fused region: {} operands and results, at most {}",
+              code_.slots.size(), kMaxSlots);
+    invariant(nest_.sizes.size() <= kMaxDims, "fused region: {} dims", nest_.sizes.size());
     inner_ = nest_.columns();
     outer_ = 1;
     for (size_t d = 0; d + 1 < nest_.sizes.size(); ++d) outer_ *= nest_.sizes[d];
-    cost_ = outer_ * inner_ * code_.cost;
+    // Moving an element in or out counts as much as eight operations on it.
+    cost_ = outer_ * inner_ * (code_.inputs + code_.outputs + code_.cost / 8);
     reduces_ = code_.reduces;
     for (const Dims& s : nest_.strides) {
       row_strides_.push_back(s[s.size() - 2]);
@@ -50,7 +70,8 @@ class CompiledRegion final : public Region {
 
   int64_t scratch_bytes() const override { return scratch_; }
 
-  void run_box(std::byte* const* ptrs, int64_t o_begin, int64_t o_end, int64_t i_begin, int64_t i_end) const override {
+  void run_box(std::byte* const* ptrs, int64_t o_begin, int64_t o_end, int64_t i_begin,
+               int64_t i_end) const override {
     invariant(!reduces_, "run_box of a region that reduces");
     const Pointers at = place(ptrs);
     const int64_t rows = nest_.rows();
@@ -64,7 +85,8 @@ class CompiledRegion final : public Region {
         rest /= nest_.sizes[d];
       }
       const int64_t step = down_first_ ? kTile : i_end - i_begin;
-      for (int64_t c = i_begin; c < i_end; c += step) call(p, first, count, c, std::min(step, i_end - c));
+      for (int64_t c = i_begin; c < i_end; c += step)
+        call(p, first, count, c, std::min(step, i_end - c));
       o += count;
     }
   }
@@ -72,7 +94,8 @@ class CompiledRegion final : public Region {
   void run(const RunCtx& ctx, std::byte* const* ptrs) const override {
     if (reduces_) return run_reductions(ctx, ptrs);
     if (outer_ >= 2 * ctx.threads && outer_ >= inner_ / kColumnGrain) {
-      auto [b, e] = thread_range(ctx, outer_, nest_.tiled && outer_ >= 2 * kTile * ctx.threads ? kTile : 1);
+      auto [b, e] =
+          thread_range(ctx, outer_, nest_.tiled && outer_ >= 2 * kTile * ctx.threads ? kTile : 1);
       if (b < e) run_box(ptrs, b, e, 0, inner_);
     } else {
       auto [b, e] = thread_range(ctx, inner_, kColumnGrain);
@@ -89,33 +112,39 @@ class CompiledRegion final : public Region {
     spec.tiled = nest_.tiled;
     for (size_t s = 0; s < code_.slots.size(); ++s) {
       const Slot& slot = code_.slots[s];
-      const int64_t unit = slot.kind == SlotKind::kIndex ? 1 : size_of(slot.dtype), in = column_strides_[s];
+      const int64_t unit = slot.kind == SlotKind::kIndex ? 1 : size_of(slot.dtype),
+                    in = column_strides_[s];
       Walk w;
       w.inner = in == 0 ? Step::kZero : in == unit ? Step::kUnit : Step::kOther;
       w.outer_moves = row_strides_[s] != 0;
       w.transposed = nest_.transposed[s];
       spec.walks.push_back(w);
     }
-    fn_ = jit_function(loop_key(spec), [&](llvm::Module& m, const std::string& name, const JitTarget& target) {
-      emit_loop(spec, m, name, target);
-    });
+    fn_ = jit_function(loop_key(spec),
+                       [&](llvm::Module& m, const std::string& name, const JitTarget& target) {
+                         emit_loop(spec, m, name, target);
+                       });
   }
 
-  // A transposing copy has sixteen streams with large steps between them, either read or written. It is fast when
-  // the inner loop runs along those streams, so that the hardware fetches ahead (measured: 1.1 to 1.6 times).
+  // A transposing copy has sixteen streams with large steps between them, either read or written.
+  // It is fast when the inner loop runs along those streams, so that the hardware fetches ahead
+  // (measured: 1.1 to 1.6 times).
   void choose_direction() {
     int64_t read = 0, written = 0;
     for (size_t s = 0; s < code_.slots.size(); ++s) {
       if (nest_.transposed[s]) read = std::max(read, std::abs(column_strides_[s]));
-      if (code_.slots[s].kind == SlotKind::kStore) written = std::max(written, std::abs(row_strides_[s]));
+      if (code_.slots[s].kind == SlotKind::kStore)
+        written = std::max(written, std::abs(row_strides_[s]));
     }
     down_first_ = read > written;
   }
 
   Pointers place(std::byte* const* ptrs) const {
-    Pointers p{};
-    for (int s = 0; s < code_.inputs + code_.outputs; ++s) p[s] = ptrs[s];
-    return p;  // index slots start at 0
+    const size_t given = static_cast<size_t>(code_.inputs + code_.outputs);
+    Pointers p(code_.slots.size());
+    for (size_t s = 0; s < code_.slots.size(); ++s)
+      p[s] = s < given ? ptrs[s] : nullptr;  // indices start at 0
+    return p;
   }
 
   void advance(Pointers& p, size_t dim, int64_t by) const {
@@ -133,9 +162,10 @@ class CompiledRegion final : public Region {
     fn_(p.data(), row_strides_.data(), column_strides_.data(), code_.params.data(), rows, columns);
   }
 
-  // Reductions. The space is cut, by its shape alone, into groups along one summed dim and strips along one kept
-  // dim. A thread takes whole (group, strip) items; each adds into its group's partial results, and the groups are
-  // added in order at the end. So the sums do not depend on the number of threads.
+  // Reductions. The space is cut, by its shape alone, into groups along one summed dim and strips
+  // along one kept dim. A thread takes whole (group, strip) items; each adds into its group's
+  // partial results, and the groups are added in order at the end. So the sums do not depend on the
+  // number of threads.
   void plan_partials() {
     const size_t n = nest_.sizes.size();
     const bool down = !nest_.reduced.back();
@@ -170,9 +200,12 @@ class CompiledRegion final : public Region {
     // Enough items for the threads where there is work for them ...
     int64_t groups = strips_ >= 8 ? 1 : ceil_div(16, strips_);
     groups = std::min(groups, std::max<int64_t>(1, total * code_.cost / 32768));
-    // ... and short enough sums: 1024 additions one after another down a column, 64 Ki elements along a row.
-    groups = std::max(groups, down ? ceil_div(size, 1024) : ceil_div(total / std::max<int64_t>(1, nest_.kept), 65536));
-    groups = std::min(groups, std::max<int64_t>(1, (int64_t{4} << 20) / nest_.kept));  // 16 MB of partials
+    // ... and short enough sums: 512 additions one after another down a column, 64 Ki elements
+    // along a row.
+    groups = std::max(groups, down ? ceil_div(size, 512)
+                                   : ceil_div(total / std::max<int64_t>(1, nest_.kept), 65536));
+    groups = std::min(groups,
+                      std::max<int64_t>(1, (int64_t{4} << 20) / nest_.kept));  // 16 MB of partials
     int64_t grain = sum_dim_ + 1 == nest_.sizes.size() ? kColumnGrain : 1;
     group_ = ceil_div(ceil_div(size, groups), grain) * grain;
     if (group_ * per_index < 1024) group_ = std::min(size, ceil_div(1024, per_index));
@@ -200,7 +233,8 @@ class CompiledRegion final : public Region {
 
   void run_item(Pointers p, int64_t group, int64_t strip) const {
     const size_t n = nest_.sizes.size();
-    Box box{Dims(n, 0), nest_.sizes};
+    Box box{};
+    std::copy(nest_.sizes.begin(), nest_.sizes.end(), box.end);
     auto cut = [&](size_t d, int64_t width, int64_t index) {
       if (d == n) return;
       box.begin[d] = index * width;
@@ -209,7 +243,8 @@ class CompiledRegion final : public Region {
     cut(sum_dim_, group_, group);
     cut(keep_dim_, strip_, strip);
     for (int s = code_.inputs; s < code_.inputs + code_.outputs; ++s)
-      if (code_.slots[s].kind == SlotKind::kReduce) p[s] += group * nest_.kept * size_of(code_.slots[s].dtype);
+      if (code_.slots[s].kind == SlotKind::kReduce)
+        p[s] += group * nest_.kept * size_of(code_.slots[s].dtype);
     walk(p, box, 0);
   }
 
@@ -217,9 +252,10 @@ class CompiledRegion final : public Region {
     const size_t n = nest_.sizes.size();
     if (dim + 2 == n) {
       // Along a row, sums are folded every so often: short chains of additions are accurate ones.
-      const int64_t step = nest_.reduced.back() ? 16384 : box.end[n - 1] - box.begin[n - 1];
+      const int64_t step = nest_.reduced.back() ? 4096 : box.end[n - 1] - box.begin[n - 1];
       for (int64_t c = box.begin[n - 1]; c < box.end[n - 1]; c += step)
-        call(p, box.begin[n - 2], box.end[n - 2] - box.begin[n - 2], c, std::min(step, box.end[n - 1] - c));
+        call(p, box.begin[n - 2], box.end[n - 2] - box.begin[n - 2], c,
+             std::min(step, box.end[n - 1] - c));
       return;
     }
     for (int64_t k = box.begin[dim]; k < box.end[dim]; ++k) {
@@ -257,19 +293,25 @@ class CompiledRegion final : public Region {
       if (s.reduce == Op::Sum)
         for (int64_t k = b; k < e; ++k) into[k] += from[k];
       else if (s.reduce == Op::Amax)
-        for (int64_t k = b; k < e; ++k) into[k] = from[k] > into[k] || from[k] != from[k] ? from[k] : into[k];
+        for (int64_t k = b; k < e; ++k)
+          into[k] = from[k] > into[k] || from[k] != from[k] ? from[k] : into[k];
       else
-        for (int64_t k = b; k < e; ++k) into[k] = from[k] < into[k] || from[k] != from[k] ? from[k] : into[k];
+        for (int64_t k = b; k < e; ++k)
+          into[k] = from[k] < into[k] || from[k] != from[k] ? from[k] : into[k];
     }
   }
 
-  void finish(const RunCtx& ctx, int slot, const TensorRef& out, std::byte* partials, std::byte* to) const {
+  void finish(const RunCtx& ctx, int slot, const TensorRef& out, std::byte* partials,
+              std::byte* to) const {
     const Slot& s = code_.slots[slot];
     auto [b, e] = thread_range(ctx, nest_.kept, 256);
     if (b >= e) return;
-    if (s.dtype == DType::F32) add_groups<float>(s, partials, b, e);
-    else if (s.dtype == DType::F64) add_groups<double>(s, partials, b, e);
-    else add_groups<int64_t>(s, partials, b, e);
+    if (s.dtype == DType::F32)
+      add_groups<float>(s, partials, b, e);
+    else if (s.dtype == DType::F64)
+      add_groups<double>(s, partials, b, e);
+    else
+      add_groups<int64_t>(s, partials, b, e);
     // Results lie in loop order; the output may lie otherwise.
     const int64_t unit = size_of(s.dtype);
     const Dims& steps = nest_.kept_strides[slot];
@@ -284,7 +326,8 @@ class CompiledRegion final : public Region {
         offset += rest % sizes[d] * steps[d];
         rest /= sizes[d];
       }
-      store_scalar(out.dtype, to + offset * size_of(out.dtype), load_scalar(s.dtype, partials + k * unit));
+      store_scalar(out.dtype, to + offset * size_of(out.dtype),
+                   load_scalar(s.dtype, partials + k * unit));
     }
   }
 

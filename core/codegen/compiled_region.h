@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Drives the compiled function of a region over all of its space: outer dims, threads, partial sums.
+// Drives the compiled function of a region over all of its space: outer dims, threads, partial
+// sums.
 #pragma once
 
 #include <memory>

@@ -68,7 +68,8 @@ namespace {
 
 using Fill = std::function<void(llvm::Module&, const std::string&, const JitTarget&)>;
 
-std::unique_ptr<llvm::MemoryBuffer> compile(llvm::TargetMachine& machine, const std::string& name, const Fill& fill) {
+std::unique_ptr<llvm::MemoryBuffer> compile(llvm::TargetMachine& machine, const std::string& name,
+                                            const Fill& fill) {
   llvm::LLVMContext context;
   llvm::Module module(name, context);
   module.setDataLayout(machine.createDataLayout());
@@ -96,7 +97,8 @@ LoopFn jit_function(const std::string& key, const Fill& fill) {
   const double begin = now_ms();
   Jit& j = jit();
   std::string name;
-  // One per thread, so that several threads can compile at once; only linking is done under the lock.
+  // One per thread, so that several threads can compile at once; only linking is done under the
+  // lock.
   static thread_local std::unique_ptr<llvm::TargetMachine> machine;
   {
     std::lock_guard guard(j.lock);

@@ -13,18 +13,20 @@ class Module;
 
 namespace tessera::codegen {
 
-// A compiled loop nest of two dims. Per slot: where its first element is (for an index slot: the first index), and
-// the bytes (indices) from one row to the next and from one column to the next.
-using LoopFn = void (*)(std::byte* const* ptrs, const int64_t* outer_strides, const int64_t* inner_strides,
-                        const int64_t* params, int64_t rows, int64_t columns);
+// A compiled loop nest of two dims. Per slot: where its first element is (for an index slot: the
+// first index), and the bytes (indices) from one row to the next and from one column to the next.
+using LoopFn = void (*)(std::byte* const* ptrs, const int64_t* outer_strides,
+                        const int64_t* inner_strides, const int64_t* params, int64_t rows,
+                        int64_t columns);
 
 struct JitTarget {
   bool avx512 = false;
 };
 
-// The function for `key`, compiled by filling a module with a function called `name` if it is new. Thread-safe; the
-// code stays until the process ends.
-LoopFn jit_function(const std::string& key,
-                    const std::function<void(llvm::Module&, const std::string& name, const JitTarget&)>& fill);
+// The function for `key`, compiled by filling a module with a function called `name` if it is new.
+// Thread-safe; the code stays until the process ends.
+LoopFn jit_function(
+    const std::string& key,
+    const std::function<void(llvm::Module&, const std::string& name, const JitTarget&)>& fill);
 
 }  // namespace tessera::codegen

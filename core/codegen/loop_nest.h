@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The order in which a region is walked: dims sorted by the memory of its outputs, neighbours merged where every
-// slot allows it, the two innermost given to the compiled function.
+// The order in which a region is walked: dims sorted by the memory of its outputs, neighbours
+// merged where every slot allows it, the two innermost given to the compiled function.
 #pragma once
 
 #include <vector>
@@ -10,13 +10,15 @@
 namespace tessera::codegen {
 
 struct LoopNest {
-  Dims sizes;                 // outermost first; the last two are rows and columns of the compiled function
+  Dims sizes;  // outermost first; the last two are rows and columns of the compiled function
   std::vector<bool> reduced;  // per dim
-  std::vector<Dims> strides;  // per slot and dim: bytes; indices for index slots; for reductions: into the partials
+  std::vector<Dims> strides;  // per slot and dim: bytes; indices for index slots; for reductions:
+                              // into the partials
   bool tiled = false;
   std::vector<bool> transposed;  // per slot
 
-  // Of a reduction: the dims that stay, outermost first, and where each output has them (in elements, per slot).
+  // Of a reduction: the dims that stay, outermost first, and where each output has them (in
+  // elements, per slot).
   Dims kept_sizes;
   std::vector<Dims> kept_strides;
   int64_t kept = 1;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Emits the two loops of a region around its body. Values that do not change along the inner (or any) loop are
-// computed outside it; the rest is sixteen lanes at a time, with a masked tail.
+// Emits the two loops of a region around its body. Values that do not change along the inner (or
+// any) loop are computed outside it; the rest is sixteen lanes at a time, with a masked tail.
 #ifdef TESSERA_HAVE_LLVM
 
 #include "codegen/lower_llvm.h"
@@ -19,18 +19,20 @@ namespace tessera::codegen {
 
 std::string loop_key(const LoopSpec& spec) {
   const TypedCode& c = *spec.code;
-  std::string key = fmt::format("{}{}{}{};", spec.inner_reduced, spec.outer_reduced, spec.tiled, c.inputs);
+  std::string key =
+      fmt::format("{}{}{}{};", spec.inner_reduced, spec.outer_reduced, spec.tiled, c.inputs);
   for (size_t k = 0; k < c.slots.size(); ++k) {
     const Slot& s = c.slots[k];
     const Walk& w = spec.walks[k];
     key += fmt::format("{},{},{},{},{}{}{};", static_cast<int>(s.kind), name_of(s.dtype), s.value,
-                       static_cast<int>(s.reduce), static_cast<int>(w.inner), w.outer_moves, w.transposed);
+                       static_cast<int>(s.reduce), static_cast<int>(w.inner), w.outer_moves,
+                       w.transposed);
   }
   for (const Instr& in : c.instrs) {
     key += fmt::format("{}:{}:{}:{}(", op_text(in.op), name_of(in.result), in.index_slot, in.param);
     for (const CodeArg& a : in.args)
-      key += fmt::format("{}/{}/{}/{:x}/{},", a.value, static_cast<int>(a.literal.kind), a.literal.i,
-                         std::bit_cast<uint64_t>(a.literal.f), name_of(a.as));
+      key += fmt::format("{}/{}/{}/{:x}/{},", a.value, static_cast<int>(a.literal.kind),
+                         a.literal.i, std::bit_cast<uint64_t>(a.literal.f), name_of(a.as));
     key += ")";
   }
   return key;
@@ -63,7 +65,8 @@ class Lowering {
     for (size_t k = 0; k < slots; ++k) {
       base_.push_back(element(0, ir_.getPtrTy(), k));
       row_step_.push_back(spec_.walks[k].outer_moves ? element(1, ir_.getInt64Ty(), k) : nullptr);
-      column_step_.push_back(spec_.walks[k].inner == Step::kOther ? element(2, ir_.getInt64Ty(), k) : nullptr);
+      column_step_.push_back(spec_.walks[k].inner == Step::kOther ? element(2, ir_.getInt64Ty(), k)
+                                                                  : nullptr);
     }
     Env top;
     top.values.resize(code_.types.size());
@@ -84,8 +87,8 @@ class Lowering {
   struct Env {
     std::vector<Vector> values;
     std::vector<Value*> row;
-    Value* column = nullptr;  // index of the first lane
-    Value* mask = nullptr;    // null: all lanes
+    Value* column = nullptr;    // index of the first lane
+    Value* mask = nullptr;      // null: all lanes
     std::vector<Value*> tiles;  // per slot: this row of the transposed tile
   };
 
@@ -94,7 +97,9 @@ class Lowering {
     return ir_.CreateLoad(type, p);
   }
 
-  static int level_of(const Walk& w) { return w.inner != Step::kZero || w.transposed ? 2 : w.outer_moves ? 1 : 0; }
+  static int level_of(const Walk& w) {
+    return w.inner != Step::kZero || w.transposed ? 2 : w.outer_moves ? 1 : 0;
+  }
 
   void find_levels() {
     level_.assign(code_.types.size(), 0);
@@ -107,7 +112,8 @@ class Lowering {
         if (a.value >= 0) level = std::max(level, level_[a.value]);
       level_[code_.inputs + k] = level;
     }
-    for (int k = code_.inputs; k < code_.inputs + code_.outputs; ++k) used_[code_.slots[k].value] = true;
+    for (int k = code_.inputs; k < code_.inputs + code_.outputs; ++k)
+      used_[code_.slots[k].value] = true;
     for (size_t k = code_.instrs.size(); k-- > 0;) {
       if (!used_[code_.inputs + k]) continue;
       for (const CodeArg& a : code_.instrs[k].args)
@@ -177,7 +183,8 @@ class Lowering {
 
   Vector get(Env& env, int v) {
     if (!env.values[v].v)
-      env.values[v] = v < code_.inputs ? load(env, v) : compute(env, code_.instrs[v - code_.inputs]);
+      env.values[v] =
+          v < code_.inputs ? load(env, v) : compute(env, code_.instrs[v - code_.inputs]);
     return env.values[v];
   }
 
@@ -204,7 +211,8 @@ class Lowering {
   }
   Value* lane_addresses(const Env& env, int slot) {
     Value* lanes = ir_.CreateAdd(splat(env.column), lane_numbers(ir_.getInt64Ty()));
-    return ir_.CreateGEP(ir_.getInt8Ty(), env.row[slot], ir_.CreateMul(lanes, splat(column_step_[slot])));
+    return ir_.CreateGEP(ir_.getInt8Ty(), env.row[slot],
+                         ir_.CreateMul(lanes, splat(column_step_[slot])));
   }
 
   Vector load(Env& env, int slot) {
@@ -219,12 +227,14 @@ class Lowering {
       raw = splat(ir_.CreateAlignedLoad(lane, env.row[slot], align_of(s.dtype)));
     } else if (w.inner == Step::kUnit) {
       Value* p = unit_address(env, slot, s.dtype);
-      raw = env.mask ? static_cast<Value*>(ir_.CreateMaskedLoad(type, p, align_of(s.dtype), env.mask,
-                                                                llvm::Constant::getNullValue(type)))
-                     : ir_.CreateAlignedLoad(type, p, align_of(s.dtype));
+      raw = env.mask
+                ? static_cast<Value*>(ir_.CreateMaskedLoad(type, p, align_of(s.dtype), env.mask,
+                                                           llvm::Constant::getNullValue(type)))
+                : ir_.CreateAlignedLoad(type, p, align_of(s.dtype));
     } else {
       raw = ir_.CreateMaskedGather(type, lane_addresses(env, slot), align_of(s.dtype),
-                                   env.mask ? env.mask : full_mask(), llvm::Constant::getNullValue(type));
+                                   env.mask ? env.mask : full_mask(),
+                                   llvm::Constant::getNullValue(type));
     }
     return from_memory(e_, raw, s.dtype);
   }
@@ -233,7 +243,8 @@ class Lowering {
     const Slot& s = code_.slots[slot];
     Value* raw = to_memory(convert(get(env, s.value), compute_type(s.dtype)), s.dtype);
     if (spec_.walks[slot].inner == Step::kOther) {
-      ir_.CreateMaskedScatter(raw, lane_addresses(env, slot), align_of(s.dtype), env.mask ? env.mask : full_mask());
+      ir_.CreateMaskedScatter(raw, lane_addresses(env, slot), align_of(s.dtype),
+                              env.mask ? env.mask : full_mask());
       return;
     }
     // A walk of stride zero only exists for a single column, which the mask then selects.
@@ -244,7 +255,8 @@ class Lowering {
       ir_.CreateAlignedStore(raw, p, align_of(s.dtype));
   }
 
-  // A result may take the memory of any operand that dies here, so all operands are read before the first store.
+  // A result may take the memory of any operand that dies here, so all operands are read before the
+  // first store.
   void store_all(Env& env, const std::vector<int>& stores) {
     for (int v = 0; v < code_.inputs; ++v)
       if (used_[v] && !is_key(static_cast<size_t>(v))) get(env, v);
@@ -286,7 +298,8 @@ class Lowering {
       if (a.value >= 0)
         x[k] = convert(get(env, a.value), as);
       else if (a.literal.kind == Arg::Kind::kFloat)
-        x[k] = as == DType::Bool ? constant_int(e_, as, a.literal.f != 0) : constant(e_, as, a.literal.f);
+        x[k] = as == DType::Bool ? constant_int(e_, as, a.literal.f != 0)
+                                 : constant(e_, as, a.literal.f);
       else
         x[k] = constant_int(e_, as, a.literal.i);
     }
@@ -312,7 +325,8 @@ class Lowering {
     Value* p = base_[in.args[0].value];
     auto at = [&](int64_t k) {
       Value* q = ir_.CreateConstInBoundsGEP1_64(ir_.getInt64Ty(), p, k);
-      return Vector{&e_, splat(ir_.CreateAlignedLoad(ir_.getInt64Ty(), q, llvm::Align(8))), DType::I64};
+      return Vector{&e_, splat(ir_.CreateAlignedLoad(ir_.getInt64Ty(), q, llvm::Align(8))),
+                    DType::I64};
     };
     return random_key(at(0), at(1), param(in.param, DType::I64));
   }
@@ -363,8 +377,8 @@ class Lowering {
           store_all(env, stores);
           for (size_t k = 0; k < sums.size(); ++k) {
             Value*& a = carried[u * sums.size() + k];
-            a = combine(combine_of(code_.slots[sums[k]].reduce), {&e_, a, code_.slots[sums[k]].dtype},
-                        reduced_value(env, sums[k]))
+            a = combine(combine_of(code_.slots[sums[k]].reduce),
+                        {&e_, a, code_.slots[sums[k]].dtype}, reduced_value(env, sums[k]))
                     .v;
           }
         }
@@ -373,7 +387,8 @@ class Lowering {
       loop(zero(), whole, kLanes * times, acc,
            [&](Value* i, std::vector<Value*>& c) { body(i, c, times, false); });
       fold_copies(acc, sums, times);
-      loop(whole, columns_, kLanes, acc, [&](Value* i, std::vector<Value*>& c) { body(i, c, 1, true); });
+      loop(whole, columns_, kLanes, acc,
+           [&](Value* i, std::vector<Value*>& c) { body(i, c, 1, true); });
       for (size_t k = 0; k < sums.size(); ++k) add_to_total(row, sums[k], acc[k]);
     });
   }
@@ -385,7 +400,9 @@ class Lowering {
         for (size_t k = 0; k < sums.size(); ++k) {
           const Slot& s = code_.slots[sums[k]];
           Value*& a = acc[u * sums.size() + k];
-          a = combine(combine_of(s.reduce), {&e_, a, s.dtype}, {&e_, acc[(u + width) * sums.size() + k], s.dtype}).v;
+          a = combine(combine_of(s.reduce), {&e_, a, s.dtype},
+                      {&e_, acc[(u + width) * sums.size() + k], s.dtype})
+                  .v;
         }
     acc.resize(sums.size());
   }
@@ -397,10 +414,12 @@ class Lowering {
     Value* sum = across_lanes(how, {&e_, lanes, s.dtype});
     Value* old = ir_.CreateAlignedLoad(type, row.row[slot], align_of(s.dtype));
     Vector total = combine(how, {&e_, splat(old), s.dtype}, {&e_, splat(sum), s.dtype});
-    ir_.CreateAlignedStore(ir_.CreateExtractElement(total.v, uint64_t{0}), row.row[slot], align_of(s.dtype));
+    ir_.CreateAlignedStore(ir_.CreateExtractElement(total.v, uint64_t{0}), row.row[slot],
+                           align_of(s.dtype));
   }
 
-  // Sums down the columns: accumulators lie in memory, several rows at a time share one load and store of them.
+  // Sums down the columns: accumulators lie in memory, several rows at a time share one load and
+  // store of them.
   void column_sums(const Env& top) {
     const int times = spec_.outer_reduced ? unroll() : 1;
     Value* whole = ir_.CreateAnd(rows_, ir_.getInt64(-int64_t{times}));
@@ -411,7 +430,8 @@ class Lowering {
   void column_sum_rows(const Env& top, Value* o, int count) {
     const std::vector<int> stores = slots_of(SlotKind::kStore), sums = slots_of(SlotKind::kReduce);
     std::vector<Env> rows;
-    for (int r = 0; r < count; ++r) rows.push_back(enter_row(top, r ? ir_.CreateAdd(o, ir_.getInt64(r)) : o));
+    for (int r = 0; r < count; ++r)
+      rows.push_back(enter_row(top, r ? ir_.CreateAdd(o, ir_.getInt64(r)) : o));
     auto body = [&](Value* i, bool tail) {
       Value* mask = tail ? tail_mask(ir_.CreateSub(columns_, i)) : nullptr;
       std::vector<std::vector<Vector>> parts(sums.size());
@@ -424,13 +444,15 @@ class Lowering {
         const Slot& s = code_.slots[sums[k]];
         const Combine how = combine_of(s.reduce);
         for (size_t width = parts[k].size() / 2; width > 0; width /= 2)
-          for (size_t r = 0; r < width; ++r) parts[k][r] = combine(how, parts[k][r], parts[k][r + width]);
+          for (size_t r = 0; r < width; ++r)
+            parts[k][r] = combine(how, parts[k][r], parts[k][r + width]);
         Env env = at_column(rows[0], i, mask);
         Value* p = unit_address(env, sums[k], s.dtype);
         llvm::Type* type = e_.vector_type(s.dtype);
-        Value* old = mask ? static_cast<Value*>(ir_.CreateMaskedLoad(type, p, align_of(s.dtype), mask,
-                                                                     llvm::Constant::getNullValue(type)))
-                          : ir_.CreateAlignedLoad(type, p, align_of(s.dtype));
+        Value* old =
+            mask ? static_cast<Value*>(ir_.CreateMaskedLoad(type, p, align_of(s.dtype), mask,
+                                                            llvm::Constant::getNullValue(type)))
+                 : ir_.CreateAlignedLoad(type, p, align_of(s.dtype));
         Value* sum = combine(how, {&e_, old, s.dtype}, parts[k][0]).v;
         if (mask)
           ir_.CreateMaskedStore(sum, p, align_of(s.dtype), mask);
@@ -449,7 +471,8 @@ class Lowering {
     std::vector<Value*> buffers(code_.slots.size(), nullptr);
     for (size_t k = 0; k < code_.slots.size(); ++k) {
       if (!spec_.walks[k].transposed) continue;
-      auto* tile = llvm::ArrayType::get(llvm::FixedVectorType::get(e_.memory_type(code_.slots[k].dtype), kLanes), kLanes);
+      auto* tile = llvm::ArrayType::get(
+          llvm::FixedVectorType::get(e_.memory_type(code_.slots[k].dtype), kLanes), kLanes);
       auto* p = ir_.CreateAlloca(tile);
       p->setAlignment(llvm::Align(64));
       buffers[k] = p;
@@ -464,7 +487,8 @@ class Lowering {
         Value* mask = tail_mask(columns);
         for (size_t k = 0; k < buffers.size(); ++k) {
           if (!buffers[k]) continue;
-          Value* corner = ir_.CreateAdd(ir_.CreateMul(ob, row_step_[k]), ir_.CreateMul(ib, column_step_[k]));
+          Value* corner =
+              ir_.CreateAdd(ir_.CreateMul(ob, row_step_[k]), ir_.CreateMul(ib, column_step_[k]));
           Value* from = ir_.CreateGEP(ir_.getInt8Ty(), base_[k], corner);
           call_transpose(code_.slots[k].dtype, {from, column_step_[k], columns, rows, buffers[k]});
         }
@@ -507,7 +531,8 @@ class Lowering {
 
 }  // namespace
 
-void emit_loop(const LoopSpec& spec, llvm::Module& module, const std::string& name, const JitTarget& target) {
+void emit_loop(const LoopSpec& spec, llvm::Module& module, const std::string& name,
+               const JitTarget& target) {
   Lowering(spec, module, name, target.avx512).emit();
 }
 

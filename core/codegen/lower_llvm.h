@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Typed code and the way its slots are walked -> LLVM IR of one function. Sizes and strides are run-time values, so
-// the key of a kernel is its structure only.
+// Typed code and the way its slots are walked -> LLVM IR of one function. Sizes and strides are
+// run-time values, so the key of a kernel is its structure only.
 #pragma once
 
 #include <string>
@@ -16,7 +16,8 @@ enum class Step : uint8_t { kZero, kUnit, kOther };
 struct Walk {
   Step inner = Step::kZero;
   bool outer_moves = false;
-  // Tiled loops only: the slot's unit stride is along the rows, so 16 x 16 tiles are transposed in registers.
+  // Tiled loops only: the slot's unit stride is along the rows, so 16 x 16 tiles are transposed in
+  // registers.
   bool transposed = false;
 };
 
@@ -29,6 +30,7 @@ struct LoopSpec {
 };
 
 std::string loop_key(const LoopSpec& spec);
-void emit_loop(const LoopSpec& spec, llvm::Module& module, const std::string& name, const JitTarget& target);
+void emit_loop(const LoopSpec& spec, llvm::Module& module, const std::string& name,
+               const JitTarget& target);
 
 }  // namespace tessera::codegen

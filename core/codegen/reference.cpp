@@ -12,7 +12,8 @@ namespace tessera::codegen {
 Scalar floor_div(const Scalar& a, const Scalar& b) {
   if (floating(a)) return float_floor_div(a, b);
   Scalar q = trunc_div(a, b);
-  return b.i != 0 && q.i * b.i != a.i && (a.i < 0) != (b.i < 0) ? of_int(a.type, q.i - 1) : q;
+  const bool lower = b.i != 0 && (q * b != a).i && (a.i < 0) != (b.i < 0);
+  return lower ? q - of_int(a.type, 1) : q;
 }
 
 uint16_t bits_of_f16(float x) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The other engine: evaluates typed code one element at a time. What the compiled code is tested against, and what
-// runs where LLVM is not built in.
+// The other engine: evaluates typed code one element at a time. What the compiled code is tested
+// against, and what runs where LLVM is not built in.
 #pragma once
 
 #include <memory>
@@ -10,6 +10,7 @@
 
 namespace tessera::codegen {
 
-std::unique_ptr<Region> make_reference_region(TypedCode code, const std::vector<TensorRef>& outputs);
+std::unique_ptr<Region> make_reference_region(TypedCode code,
+                                              const std::vector<TensorRef>& outputs);
 
 }  // namespace tessera::codegen

@@ -18,7 +18,8 @@ constexpr bool kHaveLlvm = true;
 constexpr bool kHaveLlvm = false;
 #endif
 
-std::atomic<CodegenBackend> chosen_backend{kHaveLlvm ? CodegenBackend::kLlvm : CodegenBackend::kReference};
+std::atomic<CodegenBackend> chosen_backend{kHaveLlvm ? CodegenBackend::kLlvm
+                                                     : CodegenBackend::kReference};
 
 // Below this many element operations waking the team costs more than it saves.
 constexpr int64_t kSmallCost = 8192;
@@ -52,15 +53,22 @@ void set_codegen_backend(CodegenBackend backend) {
              "[codegen] this build has no LLVM; only the reference interpreter is available");
   chosen_backend = backend;
 }
-CodegenBackend codegen_backend() { return chosen_backend; }
-bool codegen_has_llvm() { return kHaveLlvm; }
+CodegenBackend codegen_backend() {
+  return chosen_backend;
+}
+bool codegen_has_llvm() {
+  return kHaveLlvm;
+}
 
 #ifndef TESSERA_HAVE_LLVM
-CodegenStats codegen_stats() { return {}; }
+CodegenStats codegen_stats() {
+  return {};
+}
 #endif
 
 std::unique_ptr<Region> compile_region(const Graph& body, const std::vector<TensorRef>& inputs,
-                                       const std::vector<TensorRef>& outputs, const RegionOptions& options) {
+                                       const std::vector<TensorRef>& outputs,
+                                       const RegionOptions& options) {
   codegen::TypedCode code = codegen::make_typed_code(body, inputs, outputs);
 #ifdef TESSERA_HAVE_LLVM
   if (codegen_backend() == CodegenBackend::kLlvm)

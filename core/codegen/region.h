@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fused regions: a body of pointwise ops, perhaps ending in reductions, becomes one loop nest over its operands.
-// Compiled with LLVM where it is built in, else interpreted element by element.
+// Fused regions: a body of pointwise ops, perhaps ending in reductions, becomes one loop nest over
+// its operands. Compiled with LLVM where it is built in, else interpreted element by element.
 //
 // A body is a graph whose sources are the operands in order and whose nodes are
-// - rows of pointwise.def; operands broadcast as in PyTorch, the node's type says in which type it computes;
-// - sum, amax, amin (x, dims, keepdim): only as outputs of the region, all over the same dims of one shape;
+// - rows of pointwise.def; operands broadcast as in PyTorch, the node's type says in which type it
+// computes;
+// - sum, amax, amin (x, dims, keepdim): only as outputs of the region, all over the same dims of
+// one shape;
 // - iota(dim, start, step): start + step * index along `dim` of the node's own shape;
-// - uniform(key, stream): key is an i64[2] operand; the index is the row-major one of the iteration space.
-// All pointwise outputs and all reduced values have one shape, the iteration space. An output may lie exactly on an
-// operand with the same strides (an update in place); a reduced output may not. Strides are free, zero included.
+// - uniform(key, stream): key is an i64[2] operand; the index is the row-major one of the iteration
+// space. All pointwise outputs and all reduced values have one shape, the iteration space. An
+// output may lie exactly on an operand with the same strides (an update in place); a reduced output
+// may not. Strides are free, zero included.
 #pragma once
 
 #include <cstddef>
@@ -26,7 +29,8 @@ class Region {
  public:
   virtual ~Region() = default;
 
-  // The iteration space as a matrix: `inner` is the fastest dim of the outputs after merging, `outer` all others.
+  // The iteration space as a matrix: `inner` is the fastest dim of the outputs after merging,
+  // `outer` all others.
   int64_t outer() const { return outer_; }
   int64_t inner() const { return inner_; }
   // Element operations of one run, for the choice of the number of threads.
@@ -35,8 +39,8 @@ class Region {
   // Memory that `run` shares between the threads of a team; nothing for pure pointwise regions.
   virtual int64_t scratch_bytes() const { return 0; }
 
-  // Computes all outputs over a box. Only for regions without reductions. `ptrs`: first elements of the inputs,
-  // then of the outputs.
+  // Computes all outputs over a box. Only for regions without reductions. `ptrs`: first elements of
+  // the inputs, then of the outputs.
   virtual void run_box(std::byte* const* ptrs, int64_t o_begin, int64_t o_end, int64_t i_begin,
                        int64_t i_end) const = 0;
   // Everything, by a team: splits by ctx.thread, the same bits for every number of threads.

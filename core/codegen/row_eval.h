@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The rows of pointwise.def as code: one switch, instantiated for the scalar of the reference interpreter and for
-// the vector of the compiler, plus the longer formulas that rows refer to by name.
+// The rows of pointwise.def as code: one switch, instantiated for the scalar of the reference
+// interpreter and for the vector of the compiler, plus the longer formulas that rows refer to by
+// name.
 #pragma once
 
 #include "base/error.h"
@@ -35,7 +36,8 @@ V mish_grad(const V& grad, const V& x) {
 // 0.5 x (1 + tanh(u)) is x sigmoid(2u): one exponential and no cancellation.
 template <typename V>
 V gelu_tanh(const V& x) {
-  V u = x * (like(x, 2 * 0.79788456080286535588) + like(x, 2 * 0.79788456080286535588 * 0.044715) * x * x);
+  V u = x * (like(x, 2 * 0.79788456080286535588) +
+             like(x, 2 * 0.79788456080286535588 * 0.044715) * x * x);
   return x * sigmoid(u);
 }
 
@@ -49,8 +51,10 @@ V gelu_tanh_grad(const V& grad, const V& x) {
 
 // `saved` is the result of elu if is_result, else its operand.
 template <typename V>
-V elu_grad(const V& grad, const V& alpha, const V& scale, const V& input_scale, const V& is_result, const V& saved) {
-  V slope = select(truth(is_result), saved + alpha * scale, alpha * scale * exp(saved * input_scale));
+V elu_grad(const V& grad, const V& alpha, const V& scale, const V& input_scale, const V& is_result,
+           const V& saved) {
+  V slope =
+      select(truth(is_result), saved + alpha * scale, alpha * scale * exp(saved * input_scale));
   return grad * select(saved > like(saved, 0), scale, input_scale * slope);
 }
 
@@ -75,7 +79,8 @@ V float_floor_div(const V& a, const V& b) {
 template <typename V>
 V eval_row(Op op, const V* x, int count) {
   auto arg = [&](int k) -> const V& { return x[k < count ? k : 0]; };
-  [[maybe_unused]] const V &a = arg(0), &b = arg(1), &c = arg(2), &d = arg(3), &e = arg(4), &f = arg(5);
+  [[maybe_unused]] const V &a = arg(0), &b = arg(1), &c = arg(2), &d = arg(3), &e = arg(4),
+                           &f = arg(5);
   [[maybe_unused]] auto T = [&](double value) { return like(a, value); };
   switch (op) {
 #define POINTWISE(name, text, arity, rule, flops, body) \
@@ -83,7 +88,8 @@ V eval_row(Op op, const V* x, int count) {
     return body;
 #include "ops/pointwise.def"
 #undef POINTWISE
-    default: break;
+    default:
+      break;
   }
   throw InternalError(fmt::format("internal error: {} is not pointwise", op_text(op)));
 }

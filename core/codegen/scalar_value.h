@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One number with its type, for the reference interpreter. Functions are those of the C library in double; results
-// are rounded to f32 (f64 stays) and integers wrap at their width.
+// One number with its type, for the reference interpreter. Functions are those of the C library in
+// double; results are rounded to f32 (f64 stays) and integers wrap at their width.
 #pragma once
 
 #include <cmath>
@@ -26,34 +26,57 @@ float f16_of_bits(uint16_t bits);
 
 inline int64_t wrap(DType t, int64_t i) {
   switch (t) {
-    case DType::I32: return static_cast<int32_t>(i);
-    case DType::I16: return static_cast<int16_t>(i);
-    case DType::I8: return static_cast<int8_t>(i);
-    case DType::U8: return static_cast<uint8_t>(i);
-    case DType::Bool: return i != 0;
-    default: return i;
+    case DType::I32:
+      return static_cast<int32_t>(i);
+    case DType::I16:
+      return static_cast<int16_t>(i);
+    case DType::I8:
+      return static_cast<int8_t>(i);
+    case DType::U8:
+      return static_cast<uint8_t>(i);
+    case DType::Bool:
+      return i != 0;
+    default:
+      return i;
   }
 }
-inline Scalar of_int(DType t, int64_t i) { return {t, 0, wrap(t, i)}; }
-inline Scalar of_float(DType t, double f) { return {t, t == DType::F64 ? f : static_cast<float>(f), 0}; }
-inline Scalar of_bool(bool v) { return {DType::Bool, 0, v}; }
-inline bool floating(const Scalar& x) { return is_float(x.type); }
-inline double real(const Scalar& x) { return floating(x) ? x.f : static_cast<double>(x.i); }
+inline Scalar of_int(DType t, int64_t i) {
+  return {t, 0, wrap(t, i)};
+}
+inline Scalar of_float(DType t, double f) {
+  return {t, t == DType::F64 ? f : static_cast<float>(f), 0};
+}
+inline Scalar of_bool(bool v) {
+  return {DType::Bool, 0, v};
+}
+inline bool floating(const Scalar& x) {
+  return is_float(x.type);
+}
+inline double real(const Scalar& x) {
+  return floating(x) ? x.f : static_cast<double>(x.i);
+}
 
 // Truncates as x86 does: out of range gives the most negative integer.
 inline int64_t truncate(double f) {
-  return f >= -9223372036854775808.0 && f < 9223372036854775808.0 ? static_cast<int64_t>(f)
-                                                                  : std::numeric_limits<int64_t>::min();
+  return f >= -9223372036854775808.0 && f < 9223372036854775808.0
+             ? static_cast<int64_t>(f)
+             : std::numeric_limits<int64_t>::min();
 }
 
 inline Scalar convert(const Scalar& x, DType t) {
   switch (t) {
-    case DType::F64: return of_float(t, real(x));
-    case DType::F32: return of_float(t, real(x));
-    case DType::F16: return of_float(t, round_to_f16(static_cast<float>(real(x))));
-    case DType::BF16: return of_float(t, round_to_bf16(static_cast<float>(real(x))));
-    case DType::Bool: return of_bool(floating(x) ? x.f != 0 : x.i != 0);
-    default: return of_int(t, floating(x) ? truncate(x.f) : x.i);
+    case DType::F64:
+      return of_float(t, real(x));
+    case DType::F32:
+      return of_float(t, real(x));
+    case DType::F16:
+      return of_float(t, round_to_f16(static_cast<float>(real(x))));
+    case DType::BF16:
+      return of_float(t, round_to_bf16(static_cast<float>(real(x))));
+    case DType::Bool:
+      return of_bool(floating(x) ? x.f != 0 : x.i != 0);
+    default:
+      return of_int(t, floating(x) ? truncate(x.f) : x.i);
   }
 }
 
@@ -64,14 +87,17 @@ inline Scalar like(const Scalar& x, double v) {
 #define TESSERA_ARITHMETIC(op)                                                                     \
   inline Scalar operator op(const Scalar& a, const Scalar& b) {                                    \
     if (floating(a)) return of_float(a.type, a.f op b.f);                                          \
-    return of_int(a.type, static_cast<int64_t>(static_cast<uint64_t>(a.i) op static_cast<uint64_t>(b.i))); \
+    return of_int(a.type,                                                                          \
+                  static_cast<int64_t>(static_cast<uint64_t>(a.i) op static_cast<uint64_t>(b.i))); \
   }
 TESSERA_ARITHMETIC(+)
 TESSERA_ARITHMETIC(-)
 TESSERA_ARITHMETIC(*)
 #undef TESSERA_ARITHMETIC
-#define TESSERA_COMPARE(op) \
-  inline Scalar operator op(const Scalar& a, const Scalar& b) { return of_bool(floating(a) ? a.f op b.f : a.i op b.i); }
+#define TESSERA_COMPARE(op)                                     \
+  inline Scalar operator op(const Scalar& a, const Scalar& b) { \
+    return of_bool(floating(a) ? a.f op b.f : a.i op b.i);      \
+  }
 TESSERA_COMPARE(==)
 TESSERA_COMPARE(!=)
 TESSERA_COMPARE(<)
@@ -79,21 +105,34 @@ TESSERA_COMPARE(<=)
 TESSERA_COMPARE(>)
 TESSERA_COMPARE(>=)
 #undef TESSERA_COMPARE
-#define TESSERA_BITS(op) \
-  inline Scalar operator op(const Scalar& a, const Scalar& b) { return of_int(a.type, a.i op b.i); }
+#define TESSERA_BITS(op)                                        \
+  inline Scalar operator op(const Scalar& a, const Scalar& b) { \
+    return of_int(a.type, a.i op b.i);                          \
+  }
 TESSERA_BITS(&)
 TESSERA_BITS(|)
 TESSERA_BITS(^)
 #undef TESSERA_BITS
-inline Scalar operator~(const Scalar& a) { return of_int(a.type, a.type == DType::Bool ? !a.i : ~a.i); }
+inline Scalar operator~(const Scalar& a) {
+  return of_int(a.type, a.type == DType::Bool ? !a.i : ~a.i);
+}
 inline Scalar operator-(const Scalar& a) {
-  return floating(a) ? of_float(a.type, -a.f) : of_int(a.type, static_cast<int64_t>(-static_cast<uint64_t>(a.i)));
+  return floating(a) ? of_float(a.type, -a.f)
+                     : of_int(a.type, static_cast<int64_t>(-static_cast<uint64_t>(a.i)));
 }
 
-inline Scalar truth(const Scalar& a) { return convert(a, DType::Bool); }
-inline Scalar select(const Scalar& c, const Scalar& a, const Scalar& b) { return c.i ? a : b; }
-inline Scalar isinf(const Scalar& a) { return of_bool(floating(a) && std::isinf(a.f)); }
-inline Scalar isfinite(const Scalar& a) { return of_bool(!floating(a) || std::isfinite(a.f)); }
+inline Scalar truth(const Scalar& a) {
+  return convert(a, DType::Bool);
+}
+inline Scalar select(const Scalar& c, const Scalar& a, const Scalar& b) {
+  return c.i ? a : b;
+}
+inline Scalar isinf(const Scalar& a) {
+  return of_bool(floating(a) && std::isinf(a.f));
+}
+inline Scalar isfinite(const Scalar& a) {
+  return of_bool(!floating(a) || std::isfinite(a.f));
+}
 inline Scalar abs(const Scalar& a) {
   return floating(a) ? of_float(a.type, std::fabs(a.f)) : (a.i < 0 ? -a : a);
 }
@@ -137,18 +176,23 @@ inline int64_t integer_power(int64_t base, int64_t exponent) {
   return static_cast<int64_t>(result);
 }
 inline Scalar pow(const Scalar& a, const Scalar& b) {
-  return floating(a) ? of_float(a.type, std::pow(a.f, b.f)) : of_int(a.type, integer_power(a.i, b.i));
+  return floating(a) ? of_float(a.type, std::pow(a.f, b.f))
+                     : of_int(a.type, integer_power(a.i, b.i));
 }
 
-#define TESSERA_ROUNDING(name) \
-  inline Scalar name(const Scalar& a) { return floating(a) ? of_float(a.type, std::name(a.f)) : a; }
+#define TESSERA_ROUNDING(name)                                 \
+  inline Scalar name(const Scalar& a) {                        \
+    return floating(a) ? of_float(a.type, std::name(a.f)) : a; \
+  }
 TESSERA_ROUNDING(ceil)
 TESSERA_ROUNDING(floor)
 TESSERA_ROUNDING(rint)
 TESSERA_ROUNDING(trunc)
 #undef TESSERA_ROUNDING
-#define TESSERA_UNARY(name) \
-  inline Scalar name(const Scalar& a) { return of_float(a.type, std::name(real(a))); }
+#define TESSERA_UNARY(name)                      \
+  inline Scalar name(const Scalar& a) {          \
+    return of_float(a.type, std::name(real(a))); \
+  }
 TESSERA_UNARY(acos)
 TESSERA_UNARY(acosh)
 TESSERA_UNARY(asin)
@@ -171,8 +215,10 @@ TESSERA_UNARY(sinh)
 TESSERA_UNARY(sqrt)
 TESSERA_UNARY(tanh)
 #undef TESSERA_UNARY
-#define TESSERA_BINARY(name) \
-  inline Scalar name(const Scalar& a, const Scalar& b) { return of_float(a.type, std::name(real(a), real(b))); }
+#define TESSERA_BINARY(name)                              \
+  inline Scalar name(const Scalar& a, const Scalar& b) {  \
+    return of_float(a.type, std::name(real(a), real(b))); \
+  }
 TESSERA_BINARY(atan2)
 TESSERA_BINARY(copysign)
 TESSERA_BINARY(hypot)

@@ -264,12 +264,15 @@ class Builder {
     index_slots_.push_back(std::move(s));
   }
 
-  // Strides of a reduction's result over the iteration space, whether it keeps summed dims as 1 or drops them.
+  // Strides of a reduction's result over the iteration space, whether it keeps summed dims as 1 or
+  // drops them.
   Dims result_strides(const TensorRef& out) const {
     const size_t rank = code_.shape.size();
-    const auto summed = static_cast<size_t>(std::count(code_.reduced.begin(), code_.reduced.end(), true));
+    const auto summed =
+        static_cast<size_t>(std::count(code_.reduced.begin(), code_.reduced.end(), true));
     const bool keeps = out.shape.size() == rank;
-    invariant(keeps || out.shape.size() + summed == rank, "fused region: a reduction to rank {}", out.shape.size());
+    invariant(keeps || out.shape.size() + summed == rank, "fused region: a reduction to rank {}",
+              out.shape.size());
     Dims strides(rank, 0);
     for (size_t d = 0, at = 0; d < rank; ++d) {
       if (!code_.reduced[d]) {

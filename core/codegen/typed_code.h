@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A region's body with every type decided, the form that both engines read: straight-line code over values, and
-// slots that say how memory (or an index) is walked.
+// A region's body with every type decided, the form that both engines read: straight-line code over
+// values, and slots that say how memory (or an index) is walked.
 #pragma once
 
 #include <string>
@@ -39,11 +39,11 @@ struct Slot {
 };
 
 struct TypedCode {
-  Dims shape;                // the iteration space
+  Dims shape;                 // the iteration space
   std::vector<bool> reduced;  // per dim; all reductions agree
   std::vector<Instr> instrs;
-  std::vector<Slot> slots;    // inputs, outputs, then indices
-  std::vector<DType> types;   // of every value
+  std::vector<Slot> slots;   // inputs, outputs, then indices
+  std::vector<DType> types;  // of every value
   std::vector<int64_t> params;
   int inputs = 0, outputs = 0;
   bool reduces = false;

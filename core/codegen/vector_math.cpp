@@ -257,7 +257,8 @@ Vector log2(const Vector& a) {
 
 Vector log10(const Vector& a) {
   if (a.type == DType::F64) return library<::log10f, ::log10>(a);
-  return log_of_base(a, 0.301029205322265625, 7.9034171557e-7, 0.43429449200630188, -1.01030500522e-8);
+  return log_of_base(a, 0.301029205322265625, 7.9034171557e-7, 0.43429449200630188,
+                     -1.01030500522e-8);
 }
 
 Vector log1p(const Vector& a) {
@@ -275,11 +276,13 @@ Vector log1p(const Vector& a) {
 
 Vector erf(const Vector& a) {
   if (a.type == DType::F64) return library<::erff, ::erf>(a);
-  // x P(x^2) / Q(x^2), exactly 1 from where f32 rounds to it; a large x makes the quotient NaN, which is not taken.
+  // x P(x^2) / Q(x^2), exactly 1 from where f32 rounds to it; a large x makes the quotient NaN,
+  // which is not taken.
   Vector x = abs(a), z = x * x;
   Vector p = polynomial(
       z, {1.1283791, 1.9075224e-01, 5.2785613e-02, 3.7781245e-03, 2.8475389e-04, 2.0419316e-06});
-  Vector q = polynomial(z, {1.0, 5.023825e-01, 1.14244014e-01, 1.4994473e-02, 1.1648133e-03, 3.800081e-05});
+  Vector q = polynomial(
+      z, {1.0, 5.023825e-01, 1.14244014e-01, 1.4994473e-02, 1.1648133e-03, 3.800081e-05});
   Vector r = x * p / q, one = like(a, 1);
   return copysign(select((x >= like(a, 3.92)) | (r > one), one, r), a);
 }

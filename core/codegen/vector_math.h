@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The vector the compiler computes with: sixteen lanes of one type as LLVM IR, with the operators and functions
-// that the rows of pointwise.def are written in.
+// The vector the compiler computes with: sixteen lanes of one type as LLVM IR, with the operators
+// and functions that the rows of pointwise.def are written in.
 #pragma once
 
 #ifdef TESSERA_HAVE_LLVM
@@ -34,7 +34,9 @@ struct Vector {
 
 Vector constant(Emitter& e, DType type, double value);
 Vector constant_int(Emitter& e, DType type, int64_t value);
-inline Vector like(const Vector& x, double value) { return constant(*x.e, x.type, value); }
+inline Vector like(const Vector& x, double value) {
+  return constant(*x.e, x.type, value);
+}
 // To the compute type of `t`, rounded to `t` where it is a half type.
 Vector convert(const Vector& x, DType t);
 // Registers to and from what lies in memory.
@@ -108,8 +110,9 @@ Vector sinh(const Vector& a);
 struct VectorKey {
   Vector a, b;
 };
-VectorKey random_key(const Vector& seed, const Vector& counter, const Vector& stream);  // i64, i64, i64
-Vector random_uniform(const VectorKey& key, const Vector& index_low);                   // i32 index -> f32
+VectorKey random_key(const Vector& seed, const Vector& counter,
+                     const Vector& stream);                            // i64, i64, i64
+Vector random_uniform(const VectorKey& key, const Vector& index_low);  // i32 index -> f32
 
 // All lanes combined by sum, max or min in a fixed tree; the result is in lane 0.
 enum class Combine : uint8_t { kSum, kMax, kMin };

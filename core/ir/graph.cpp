@@ -43,6 +43,14 @@ std::vector<ValueId> Builder::add_node(Op op, std::vector<ValueId> operands, Arg
   return results;
 }
 
+ValueId Builder::copy(ValueId v, TensorType type) {
+  // Codegen has no complex type; joining one tensor is a copy of any type.
+  if (class_of(type.dtype) == DTypeClass::kComplex && type.rank() > 0)
+    return add_node(Op::Cat, {v}, Args{{Arg::of({Arg::operand(0)}), Arg::integer(0)}},
+                    {std::move(type)})[0];
+  return add(Op::Copy, {v}, std::move(type));
+}
+
 ValueId Builder::pointwise(Op op, const std::vector<Arg>& args,
                            const std::vector<ValueId>& operands, TensorType type) {
   return add_node(op, operands, Args{args}, {std::move(type)})[0];

@@ -124,7 +124,9 @@ class Builder {
                                 std::vector<TensorType> types);
   void append(Node n) { out.push_back(std::move(n)); }
 
-  // Binary pointwise helpers; a literal operand is an Arg.
+  // A copy of `v` in memory of its own, dense in the order of `type`.
+  ValueId copy(ValueId v, TensorType type);
+  // Pointwise node; a literal operand is an Arg.
   ValueId pointwise(Op op, const std::vector<Arg>& args, const std::vector<ValueId>& operands,
                     TensorType type);
 

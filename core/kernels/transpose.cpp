@@ -13,7 +13,8 @@ extern const TransposeKernels transpose_table;
 }
 
 const TransposeKernels& transpose_kernels() {
-  static const TransposeKernels& table = cpu_has_avx512() ? v4::transpose_table : v3::transpose_table;
+  static const TransposeKernels& table =
+      cpu_has_avx512() ? v4::transpose_table : v3::transpose_table;
   return table;
 }
 

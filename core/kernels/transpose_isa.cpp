@@ -7,8 +7,8 @@
 namespace tessera::kernels::TESSERA_ISA {
 namespace {
 
-// Two-vector shuffles that the processor has as single instructions for 4-byte lanes: unpacking within 128-bit
-// quarters by one and by two lanes, then exchanging quarters.
+// Two-vector shuffles that the processor has as single instructions for 4-byte lanes: unpacking
+// within 128-bit quarters by one and by two lanes, then exchanging quarters.
 #define TESSERA_LOW1 0, 16, 1, 17, 4, 20, 5, 21, 8, 24, 9, 25, 12, 28, 13, 29
 #define TESSERA_HIGH1 2, 18, 3, 19, 6, 22, 7, 23, 10, 26, 11, 27, 14, 30, 15, 31
 #define TESSERA_LOW2 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29
@@ -25,12 +25,14 @@ TESSERA_INLINE void put(int line, const V& x, std::byte* to) {
 
 // All sixteen rows are there.
 template <typename V>
-TESSERA_INLINE void whole_tile(const std::byte* from, int64_t stride, int64_t columns, std::byte* to) {
+TESSERA_INLINE void whole_tile(const std::byte* from, int64_t stride, int64_t columns,
+                               std::byte* to) {
   V v[16], t[16];
 #pragma GCC unroll 16
   for (int c = 0; c < 16; ++c) {
     std::memcpy(&v[c], from, sizeof(V));
-    from += c + 1 < columns ? stride : 0;  // columns past the end repeat the last one: a valid address
+    from +=
+        c + 1 < columns ? stride : 0;  // columns past the end repeat the last one: a valid address
   }
 #pragma GCC unroll 16
   for (int k = 0; k < 16; k += 2) {
@@ -44,7 +46,7 @@ TESSERA_INLINE void whole_tile(const std::byte* from, int64_t stride, int64_t co
       v[k + 2 * pair] = __builtin_shufflevector(t[k + pair], t[k + 2 + pair], TESSERA_LOW2);
       v[k + 2 * pair + 1] = __builtin_shufflevector(t[k + pair], t[k + 2 + pair], TESSERA_HIGH2);
     }
-  // v[4 g + c] holds, in quarter q, element 4 q + c of the lines 4 g .. 4 g + 3.
+    // v[4 g + c] holds, in quarter q, element 4 q + c of the lines 4 g .. 4 g + 3.
 #pragma GCC unroll 4
   for (int c = 0; c < 4; ++c) {
     V low0 = __builtin_shufflevector(v[c], v[4 + c], TESSERA_QUARTERS01);
@@ -60,17 +62,20 @@ TESSERA_INLINE void whole_tile(const std::byte* from, int64_t stride, int64_t co
 
 // Fewer rows are first copied to where sixteen can be read.
 template <typename T, typename V>
-TESSERA_INLINE void tile(const std::byte* from, int64_t stride, int64_t columns, int64_t rows, std::byte* to) {
+TESSERA_INLINE void tile(const std::byte* from, int64_t stride, int64_t columns, int64_t rows,
+                         std::byte* to) {
   if (rows == 16) return whole_tile<V>(from, stride, columns, to);
   alignas(64) std::byte lines[16 * sizeof(V)] = {};
   for (int64_t c = 0; c < columns; ++c)
-    std::memcpy(lines + c * static_cast<int64_t>(sizeof(V)), from + c * stride, static_cast<size_t>(rows) * sizeof(T));
+    std::memcpy(lines + c * static_cast<int64_t>(sizeof(V)), from + c * stride,
+                static_cast<size_t>(rows) * sizeof(T));
   whole_tile<V>(lines, sizeof(V), columns, to);
 }
 
 // Element by element; the compiler does better with this than with vectors of two registers.
 template <typename T>
-TESSERA_INLINE void plain_tile(const std::byte* from, int64_t stride, int64_t columns, int64_t rows, std::byte* to) {
+TESSERA_INLINE void plain_tile(const std::byte* from, int64_t stride, int64_t columns, int64_t rows,
+                               std::byte* to) {
   T* out = reinterpret_cast<T*>(to);
   for (int64_t c = 0; c < columns; ++c) {
     const T* line = reinterpret_cast<const T*>(from + c * stride);
@@ -80,20 +85,24 @@ TESSERA_INLINE void plain_tile(const std::byte* from, int64_t stride, int64_t co
 
 typedef uint16_t u16x16 __attribute__((vector_size(32)));
 
-void transpose1(const std::byte* from, int64_t stride, int64_t columns, int64_t rows, std::byte* to) {
+void transpose1(const std::byte* from, int64_t stride, int64_t columns, int64_t rows,
+                std::byte* to) {
   plain_tile<uint8_t>(from, stride, columns, rows, to);
 }
-void transpose2(const std::byte* from, int64_t stride, int64_t columns, int64_t rows, std::byte* to) {
+void transpose2(const std::byte* from, int64_t stride, int64_t columns, int64_t rows,
+                std::byte* to) {
   tile<uint16_t, u16x16>(from, stride, columns, rows, to);
 }
-void transpose4(const std::byte* from, int64_t stride, int64_t columns, int64_t rows, std::byte* to) {
+void transpose4(const std::byte* from, int64_t stride, int64_t columns, int64_t rows,
+                std::byte* to) {
   // Few columns (the channels of an image) are not worth sixteen loads and sixty-four shuffles.
   if (columns <= 4)
     plain_tile<uint32_t>(from, stride, columns, rows, to);
   else
     tile<uint32_t, u32x16>(from, stride, columns, rows, to);
 }
-void transpose8(const std::byte* from, int64_t stride, int64_t columns, int64_t rows, std::byte* to) {
+void transpose8(const std::byte* from, int64_t stride, int64_t columns, int64_t rows,
+                std::byte* to) {
   plain_tile<uint64_t>(from, stride, columns, rows, to);
 }
 

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "ops/registry.h"
+#include "ops/widened.h"
 
 namespace tessera {
 
@@ -75,6 +76,11 @@ class AttentionKernel : public Kernel {
                  op_text(d.op), name_of(m.dtype));
       mask_ = broadcast_strides(d.op, m, {s_.batch, s_.heads, s_.queries, s_.keys});
     }
+  }
+
+  bool single_thread() const override {
+    return static_cast<double>(heads() * s_.queries) * static_cast<double>(s_.keys * s_.depth) <
+           16384;
   }
 
  protected:
@@ -245,9 +251,12 @@ Work work_attention(const Graph& g, const Node& n) {
 }
 
 KernelPtr make_attention(const StepDesc& desc) {
-  if (desc.op == Op::Sdpa) return std::make_unique<ForwardKernel>(desc);
-  invariant(desc.op == Op::SdpaGrad, "{} is not attention", op_text(desc.op));
-  return std::make_unique<BackwardKernel>(desc);
+  invariant(desc.op == Op::Sdpa || desc.op == Op::SdpaGrad, "{} is not attention",
+            op_text(desc.op));
+  return make_widened(desc, [](const StepDesc& d) -> KernelPtr {
+    if (d.op == Op::Sdpa) return std::make_unique<ForwardKernel>(d);
+    return std::make_unique<BackwardKernel>(d);
+  });
 }
 
 bool accepts_attention(Op op, int index, const TensorRef& physical) {
@@ -256,8 +265,10 @@ bool accepts_attention(Op op, int index, const TensorRef& physical) {
   // stricter rule too.
   (void)op;
   (void)index;
+  if (physical.dtype == DType::Bool || physical.dtype == DType::F16 ||
+      physical.dtype == DType::BF16)
+    return true;
   if (physical.shape.size() == 4 && physical.dtype == DType::F32) return unit_depth(physical);
-  if (physical.dtype == DType::Bool) return true;
   return physical.contiguous();
 }
 

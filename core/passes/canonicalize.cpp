@@ -31,27 +31,32 @@ Values add_product(Node& n, Builder& b, Op product) {
   return {b.add(Op::Add, {c, scaled(b, bias, beta)}, t)};
 }
 
+// One op per gradient that is asked for. A transposed convolution is the input gradient of a plain
+// one, so its own input gradient is a plain convolution and its weight gradient has input and
+// output gradient swapped.
 Values split_conv_backward(Node& n, Builder& b) {
   const Graph& g = b.graph();
   const Args& a = n.args;
   ValueId gy = n.arg_value(0), x = n.arg_value(1), w = n.arg_value(2);
   bool transposed = a.boolean(7);
-  if (transposed) return {};  // stays whole: runs as a host call's twin in the reference path
   std::vector<int64_t> mask = a.ints(10);
-  Values out(n.results.size(), kNoValue);
-  Args shared;
-  auto window = [&](ValueId other, const Dims& shape) {
-    Args args{
-        {Arg::operand(0), Arg::operand(1), Arg::ints(shape), a.at(4), a.at(5), a.at(6), a.at(9)}};
-    (void)other;
-    return args;
+  Values out = n.results;  // what is not asked for is not used
+  auto like = [&](ValueId v) { return typed(g.type(v).dtype, g.type(v).shape); };
+  auto gradient = [&](Op op, ValueId first, ValueId second, ValueId of) {
+    Args args{{Arg::operand(0), Arg::operand(1), Arg::ints(g.type(of).shape), a.at(4), a.at(5),
+               a.at(6), a.at(9)}};
+    return b.add_node(op, {first, second}, std::move(args), {like(of)})[0];
   };
-  if (mask[0])
-    out[0] = b.add_node(Op::ConvInputGrad, {gy, w}, window(w, g.type(x).shape),
-                        {typed(g.type(x).dtype, g.type(x).shape)})[0];
+  if (mask[0] && transposed) {
+    Args args{{Arg::operand(0), Arg::operand(1), Arg::none(), a.at(4), a.at(5), a.at(6),
+               Arg::boolean(false), Arg::ints(std::vector<int64_t>(a.ints(4).size(), 0)), a.at(9)}};
+    out[0] = b.add_node(Op::Convolution, {gy, w}, std::move(args), {like(x)})[0];
+  } else if (mask[0]) {
+    out[0] = gradient(Op::ConvInputGrad, gy, w, x);
+  }
   if (mask[1])
-    out[1] = b.add_node(Op::ConvWeightGrad, {gy, x}, window(x, g.type(w).shape),
-                        {typed(g.type(w).dtype, g.type(w).shape)})[0];
+    out[1] = transposed ? gradient(Op::ConvWeightGrad, x, gy, w)
+                        : gradient(Op::ConvWeightGrad, gy, x, w);
   if (mask[2]) {
     std::vector<int64_t> dims;
     for (int d = 0; d < g.type(gy).rank(); ++d)
@@ -59,8 +64,6 @@ Values split_conv_backward(Node& n, Builder& b) {
     out[2] = b.add(Op::Sum, {gy}, typed(g.type(gy).dtype, {g.type(gy).shape[1]}),
                    {Arg::ints(dims), Arg::boolean(false)});
   }
-  for (size_t i = 0; i < out.size(); ++i)
-    if (out[i] == kNoValue) out[i] = n.results[i];  // not asked for, so not used
   return out;
 }
 

@@ -22,7 +22,7 @@ bool is_fusible_reduction(Op op) {
 }
 
 bool codegen_dtype(DType t) {
-  return t != DType::F64 && t != DType::C64 && t != DType::C128;
+  return class_of(t) != DTypeClass::kComplex;
 }
 
 struct Unit {

@@ -17,7 +17,7 @@ bool materialize_outputs(Graph& g, const PassContext&) {
   Builder b(g);
   auto own = [&](ValueId& v) {
     bool fine = computed[v] && g.type(v).order.empty() && taken.insert(v).second;
-    if (!fine) v = b.add(Op::Copy, {v}, {g.type(v).dtype, g.type(v).shape, {}});
+    if (!fine) v = b.copy(v, {g.type(v).dtype, g.type(v).shape, {}});
   };
   // States first: their values are written in place, outputs are cheaper to copy.
   for (StateUpdate& u : g.updates) own(u.value);

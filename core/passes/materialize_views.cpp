@@ -16,7 +16,7 @@ bool materialize_views(Graph& g, const PassContext&) {
   bool changed = false;
   rewrite(g, [&](Node& n, Builder& b) -> std::vector<ValueId> {
     auto copied = [&](ValueId v) {
-      ValueId c = b.add(Op::Copy, {v}, {g.type(v).dtype, g.type(v).shape, {}});
+      ValueId c = b.copy(v, {g.type(v).dtype, g.type(v).shape, {}});
       place.resize(g.values.size());
       place[c] = dense_ref(g, c);
       changed = true;

@@ -49,10 +49,9 @@ class Simplifier {
 
   Values simplified(Node& n, Builder& b) {
     const Graph& g = b.graph();
+    if (n.op == Op::Copy) return {n.operands[0]};
     if (is_pointwise(n.op) && n.op != Op::Uniform) drop_expands(n);
     switch (n.op) {
-      case Op::Copy:
-        return {n.operands[0]};
       case Op::Cast:
         if (same_type(g, n.operands[0], n.results[0])) return {n.operands[0]};
         return {};

@@ -159,7 +159,7 @@ std::vector<std::string> native_ops() {
   std::vector<std::string> out;
   for (int i = 0; i < static_cast<int>(Op::kCount); ++i) {
     Op op = static_cast<Op>(i);
-    if (op != Op::Fused && op != Op::HostCall) out.emplace_back(op_text(op));
+    if (op != Op::Fused) out.emplace_back(op_text(op));
   }
   return out;
 }

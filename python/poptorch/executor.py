@@ -12,7 +12,7 @@ import torch
 from poptorch import _core, _state
 from poptorch._args import Bound, Preparer, Signature, Template, micro_batch
 from poptorch._batching import Batching
-from poptorch._errors import createPoptorchError, raise_core_error
+from poptorch._errors import Error, createPoptorchError, raise_core_error
 from poptorch._executable import Executable
 from poptorch._hooks import around_capture
 from poptorch._host_calls import bind_host_calls
@@ -22,7 +22,7 @@ from poptorch._pending import add_pending_methods
 from poptorch._progress import Compilation
 from poptorch._version import __version__
 from poptorch.capture import capture
-from poptorch.enums import ConnectionType, OutputMode, ReductionType
+from poptorch.enums import ConnectionType, MeanReductionStrategy, OutputMode, ReductionType
 from poptorch.optim import SGD
 from poptorch.optim import Optimizer as PoptorchOptimizer
 from poptorch.options import Options
@@ -194,7 +194,8 @@ class PoplarExecutor:
             )
             self._seed = _state.choose_seed(self._options)
             _state.seed_rng(program, self._seed)
-            self._on_device_attach()
+            if self._options.connection_type != ConnectionType.Never:
+                self._on_device_attach()
         except BaseException:
             self._forget_program()
             raise
@@ -218,7 +219,15 @@ class PoplarExecutor:
     def _core_options(self, batching: Batching) -> str:
         reduction = ReductionType.Mean
         if self._training:
-            reduction = self._options.Training.accumulation_and_replication_reduction_type
+            training = self._options.Training
+            reduction = training.accumulation_and_replication_reduction_type
+            strategy = training.meanAccumulationAndReplicationReductionStrategy
+            if strategy == MeanReductionStrategy.PostAndLoss:
+                raise Error(
+                    "Value for MeanReductionStrategy out of range: PostAndLoss does not exist any "
+                    "more, use Post.",
+                    type="popart_exception",
+                )
         return json.dumps(
             {
                 **batching.core_options(reduction),
@@ -487,7 +496,7 @@ _ops: list[str] = []
 def _native_ops() -> list[str]:
     if not _ops:
         # Not an op of its own, but the row that every other op is emitted as.
-        _ops.extend({*_core.native_ops(), "host_call"})
+        _ops.extend(_core.native_ops())
     return _ops
 
 

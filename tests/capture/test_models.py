@@ -26,8 +26,7 @@ def test_mlp():
 @pytest.mark.parametrize("build", [models.resnet18, models.resnet50])
 def test_resnet_trains_with_all_running_statistics(build):
     torch.manual_seed(0)
-    model = models.WithLoss(build(10).double())
-    model = model.float()
+    model = models.WithLoss(build(10))
     c, graph = check(model, (torch.randn(4, 3, 64, 64), _labels(4, 10)), rtol=2e-3, atol=2e-4)
     norms = [m for m in model.modules() if isinstance(m, nn.BatchNorm2d)]
     assert len(graph.updates) == 3 * len(norms)

@@ -252,4 +252,63 @@ TEST_CASE("attention: strides that collide in the cache, results in any order") 
   }
 }
 
+TEST_CASE("attention: half precision is computed in f32 and rounded once") {
+  const int64_t h = 2, t = 40, d = 24;
+  // Multiples of 1/64 below 4 are exact in f16.
+  auto fill = [](Buffer& wide, Buffer& half, uint32_t salt) {
+    for (int64_t i = 0; i < wide.ref.count(); ++i) {
+      const float x =
+          static_cast<float>(
+              static_cast<int>((static_cast<uint32_t>(i) * 2654435761u + salt) >> 24) - 128) /
+          64;
+      wide.data<float>()[i] = x;
+      half.data<_Float16>()[i] = static_cast<_Float16>(x);
+    }
+  };
+  for (int threads : {1, 2}) {
+    const Dims shape{1, h, t, d};
+    std::vector<Buffer> wide, half;
+    for (uint32_t i = 0; i < 4; ++i) {
+      wide.emplace_back(DType::F32, shape);
+      half.emplace_back(DType::F16, shape);
+      fill(wide[i], half[i], i * 977);
+    }
+    StepDesc f;
+    f.op = Op::Sdpa;
+    f.args.list = {Arg::operand(0), Arg::operand(1), Arg::operand(2),    Arg::none(), Arg::none(),
+                   Arg::integer(0), Arg::real(0),    Arg::boolean(true), Arg::none()};
+    Buffer out(DType::F32, shape), lse(DType::F32, {1, h, t}), out16(DType::F16, shape),
+        lse16(DType::F32, {1, h, t});
+    run_step(make_attention, f, {&wide[0], &wide[1], &wide[2]}, {&out, &lse}, threads);
+    run_step(make_attention, f, {&half[0], &half[1], &half[2]}, {&out16, &lse16}, threads);
+    StepDesc g;
+    g.op = Op::SdpaGrad;
+    g.args.list = {Arg::operand(0), Arg::operand(1), Arg::operand(2),    Arg::operand(3),
+                   Arg::none(),     Arg::operand(4), Arg::operand(5),    Arg::none(),
+                   Arg::integer(0), Arg::real(0),    Arg::boolean(true), Arg::none()};
+    std::vector<Buffer> grads, grads16;
+    for (int i = 0; i < 3; ++i) {
+      grads.emplace_back(DType::F32, shape);
+      grads16.emplace_back(DType::F16, shape);
+    }
+    run_step(make_attention, g, {&wide[3], &wide[0], &wide[1], &wide[2], &out, &lse},
+             {&grads[0], &grads[1], &grads[2]}, threads);
+    run_step(make_attention, g, {&half[3], &half[0], &half[1], &half[2], &out16, &lse16},
+             {&grads16[0], &grads16[1], &grads16[2]}, threads);
+    double forward = 0, backward = 0;
+    for (int64_t i = 0; i < out.ref.count(); ++i) {
+      auto error = [&](Buffer& a, Buffer& b) {
+        const double x = a.data<float>()[i];
+        return std::abs(x - static_cast<double>(b.data<_Float16>()[i])) /
+               std::max(1.0, std::abs(x));
+      };
+      forward = std::max(forward, error(out, out16));
+      for (int j = 0; j < 3; ++j) backward = std::max(backward, error(grads[j], grads16[j]));
+    }
+    CHECK(std::memcmp(lse.data<float>(), lse16.data<float>(), h * t * 4) == 0);
+    CHECK(forward < 5e-4);
+    CHECK(backward < 1e-2);  // `out` was rounded before it came back
+  }
+}
+
 }  // namespace tessera::test

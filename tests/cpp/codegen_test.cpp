@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fused regions: the compiled code against the reference interpreter, and its functions against the C library in
-// double; broadcasting, strides, types, reductions, tails, and the same bits for one and two threads.
+// Fused regions: the compiled code against the reference interpreter, and its functions against the
+// C library in double; broadcasting, strides, types, reductions, tails, and the same bits for one
+// and two threads.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -8,6 +9,7 @@
 #include <limits>
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "codegen/region.h"
@@ -23,12 +25,19 @@ namespace {
 constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
-// What is under test; without LLVM the interpreter itself, against the C library and for equal bits over threads.
-CodegenBackend best_backend() { return codegen_has_llvm() ? CodegenBackend::kLlvm : CodegenBackend::kReference; }
+// What is under test; without LLVM the interpreter itself, against the C library and for equal bits
+// over threads.
+CodegenBackend best_backend() {
+  return codegen_has_llvm() ? CodegenBackend::kLlvm : CodegenBackend::kReference;
+}
 
-std::string shape_text(DType t, const Dims& shape) { return to_string(TensorType{t, shape, {}}); }
+std::string shape_text(DType t, const Dims& shape) {
+  return to_string(TensorType{t, shape, {}});
+}
 
-std::string graph_text(const std::string& lines) { return "tessera 1\ngraph \"body\" {\n" + lines + "}\n"; }
+std::string graph_text(const std::string& lines) {
+  return "tessera 1\ngraph \"body\" {\n" + lines + "}\n";
+}
 
 double value_at(Buffer& b, int64_t flat) {
   int64_t offset = 0;
@@ -56,7 +65,10 @@ void fill(Buffer& b, unsigned seed) {
   std::normal_distribution<double> normal;
   std::uniform_int_distribution<int> whole(b.ref.dtype == DType::U8 ? 0 : -9, 9);
   for (int64_t i = 0; i < b.ref.count(); ++i)
-    set_at(b, i, is_float(b.ref.dtype) ? normal(gen) : b.ref.dtype == DType::Bool ? whole(gen) > 0 : whole(gen));
+    set_at(b, i,
+           is_float(b.ref.dtype)        ? normal(gen)
+           : b.ref.dtype == DType::Bool ? whole(gen) > 0
+                                        : whole(gen));
 }
 
 void run_with(CodegenBackend backend, const std::string& body, const std::vector<Buffer*>& in,
@@ -75,10 +87,10 @@ bool close(double got, double want, double relative, double absolute) {
   return std::fabs(got - want) <= absolute + relative * std::fabs(want);
 }
 
-// Runs a body compiled (1, 2 and 3 threads: equal bits) and interpreted, and compares all outputs. What lies between
-// the elements of a strided output must stay untouched.
-void check_body(const std::string& lines, std::vector<Buffer*> in, std::vector<Buffer*> out, double relative = 1e-6,
-                double absolute = 1e-6) {
+// Runs a body compiled (1, 2 and 3 threads: equal bits) and interpreted, and compares all outputs.
+// What lies between the elements of a strided output must stay untouched.
+void check_body(const std::string& lines, std::vector<Buffer*> in, std::vector<Buffer*> out,
+                double relative = 1e-6, double absolute = 1e-6) {
   const std::string body = graph_text(lines);
   INFO(body);
   for (Buffer* b : out) std::memset(b->memory.data(), 0x5a, b->memory.size());
@@ -112,9 +124,10 @@ void check_body(const std::string& lines, std::vector<Buffer*> in, std::vector<B
   }
 }
 
-const float kSpecial[] = {0.0f,   -0.0f,  1.0f,   -1.0f, 0.5f,   -0.5f, 2.0f,    -2.0f, 3.0f,    -3.0f,  1e-3f,
-                          -1e-3f, 1e-10f, 10.0f,  -10.f, 20.5f,  -88.f, 88.5f,   100.f, -110.0f, 1e4f,   1e-38f,
-                          1e-40f, 1e20f,  -1e20f, kInf,  -kInf,  kNan,  0.9999f, 3.14f, 6.28f,   -1.57f, 127.0f};
+const float kSpecial[] = {0.0f,  -0.0f,   1.0f,   -1.0f,  0.5f,   -0.5f, 2.0f,   -2.0f, 3.0f,
+                          -3.0f, 1e-3f,   -1e-3f, 1e-10f, 10.0f,  -10.f, 20.5f,  -88.f, 88.5f,
+                          100.f, -110.0f, 1e4f,   1e-38f, 1e-40f, 1e20f, -1e20f, kInf,  -kInf,
+                          kNan,  0.9999f, 3.14f,  6.28f,  -1.57f, 127.0f};
 constexpr int kSpecials = sizeof(kSpecial) / sizeof(kSpecial[0]);
 
 struct Row {
@@ -129,15 +142,20 @@ const Row kRows[] = {
 #undef POINTWISE
 };
 
-bool integer_only(Op op) { return op == Op::BitAnd || op == Op::BitNot || op == Op::BitOr || op == Op::BitXor; }
-bool generator(Op op) { return op == Op::Iota || op == Op::Uniform || op == Op::Fill; }
+bool integer_only(Op op) {
+  return op == Op::BitAnd || op == Op::BitNot || op == Op::BitOr || op == Op::BitXor;
+}
+bool generator(Op op) {
+  return op == Op::Iota || op == Op::Uniform || op == Op::Fill;
+}
 
 std::string row_lines(const Row& r, DType in, DType out, int64_t n, int tensors) {
   std::string lines, args;
   for (int k = 0; k < tensors; ++k)
     lines += fmt::format("  input %{} \"x{}\" : {}\n", k, k, shape_text(in, {n}));
   for (int k = 0; k < r.arity; ++k) args += fmt::format("{}%{}", k ? ", " : "", k);
-  lines += fmt::format("  %{} = {}({}) : {}\n  output %{}\n", tensors, r.text, args, shape_text(out, {n}), tensors);
+  lines += fmt::format("  %{} = {}({}) : {}\n  output %{}\n", tensors, r.text, args,
+                       shape_text(out, {n}), tensors);
   return lines;
 }
 
@@ -156,7 +174,8 @@ TEST_CASE("codegen: every float row agrees with the reference, special values in
       for (int i = 0; i < kSpecials * kSpecials; ++i)
         if (k < 2) x[k].data<float>()[i] = kSpecial[k == 0 ? i % kSpecials : i / kSpecials];
     }
-    // The sine of numbers whose neighbours are further apart than a period is only promised to be bounded.
+    // The sine of numbers whose neighbours are further apart than a period is only promised to be
+    // bounded.
     if (r.op == Op::Sin || r.op == Op::Cos || r.op == Op::Tan)
       for (int64_t i = 0; i < n; ++i)
         if (std::fabs(x[0].data<float>()[i]) == 1e20f) x[0].data<float>()[i] = 1e6f;
@@ -164,7 +183,8 @@ TEST_CASE("codegen: every float row agrees with the reference, special values in
     std::vector<Buffer*> in;
     for (Buffer& b : x) in.push_back(&b);
     const bool products = r.op == Op::Mul || r.op == Op::Square || r.op == Op::Hypot;
-    check_body(row_lines(r, DType::F32, y.ref.dtype, n, r.arity), in, {&y}, products ? 1e-6 : 4e-6, 2e-6);
+    check_body(row_lines(r, DType::F32, y.ref.dtype, n, r.arity), in, {&y}, products ? 1e-6 : 4e-6,
+               2e-6);
   }
 }
 
@@ -172,10 +192,10 @@ TEST_CASE("codegen: integer and bool rows agree with the reference") {
   for (DType t : {DType::I64, DType::I32, DType::I16, DType::I8, DType::U8, DType::Bool}) {
     for (const Row& r : kRows) {
       if (r.rule == DTypeRule::kFloat || generator(r.op) || r.op == Op::HardTanhGrad) continue;
-      if (t == DType::Bool && (r.op == Op::Sub || r.op == Op::Neg || r.op == Op::Pow || r.op == Op::Sign ||
-                               r.op == Op::Sgn || r.op == Op::DivFloor || r.op == Op::DivTrunc ||
-                               r.op == Op::FloorDivide || r.op == Op::Fmod || r.op == Op::Remainder ||
-                               r.op == Op::Frac))
+      if (t == DType::Bool && (r.op == Op::Sub || r.op == Op::Neg || r.op == Op::Pow ||
+                               r.op == Op::Sign || r.op == Op::Sgn || r.op == Op::DivFloor ||
+                               r.op == Op::DivTrunc || r.op == Op::FloorDivide ||
+                               r.op == Op::Fmod || r.op == Op::Remainder || r.op == Op::Frac))
         continue;  // PyTorch has none of them either
       CAPTURE(std::string(r.text));
       CAPTURE(std::string(name_of(t)));
@@ -219,22 +239,23 @@ TEST_CASE("codegen: elementary functions stay within a few ulp of the C library 
   };
   auto gelu = [](double x) { return 0.5 * x * (1 + std::erf(x * M_SQRT1_2)); };
   const Function functions[] = {
-      {"exp", std::exp, -87, 88.7f, 2},      {"exp2", std::exp2, -125, 127.9f, 2.5},
-      {"expm1", std::expm1, -20, 88, 2.5},   {"log", std::log, 1e-30f, 1e30f, 1.5},
-      {"log", std::log, 0.5f, 2, 2},         {"log2", std::log2, 1e-3f, 1e3f, 3},
-      {"log10", std::log10, 1e-3f, 1e3f, 3}, {"log1p", std::log1p, -0.999f, 50, 3},
-      {"sin", std::sin, -30, 30, 3},         {"cos", std::cos, -30, 30, 3},
-      {"sin", std::sin, -1e5f, 1e5f, 3},     {"cos", std::cos, -1e5f, 1e5f, 3},
-      {"tanh", std::tanh, -10, 10, 4},       {"erf", std::erf, -5, 5, 5},
-      {"sqrt", std::sqrt, 0, 1e6f, 0.51},    {"gelu", +gelu, 0, 6, 4},
-      {"tanh", std::tanh, -1e-3f, 1e-3f, 3}, {"erf", std::erf, -1e-3f, 1e-3f, 3},
+      {"exp", std::exp, -87, 88.7f, 2},        {"exp2", std::exp2, -125, 127.9f, 2.5},
+      {"expm1", std::expm1, -20, 88, 2.5},     {"log", std::log, 1e-30f, 1e30f, 1.5},
+      {"log", std::log, 0.5f, 2, 2},           {"log2", std::log2, 1e-3f, 1e3f, 3},
+      {"log10", std::log10, 1e-3f, 1e3f, 3},   {"log1p", std::log1p, -0.999f, 50, 3},
+      {"sin", std::sin, -30, 30, 3},           {"cos", std::cos, -30, 30, 3},
+      {"sin", std::sin, -1e5f, 1e5f, 3},       {"cos", std::cos, -1e5f, 1e5f, 3},
+      {"tanh", std::tanh, -10, 10, 4},         {"erf", std::erf, -5, 5, 5},
+      {"sqrt", std::sqrt, 0, 1e6f, 0.51},      {"gelu", +gelu, 0, 6, 4},
+      {"tanh", std::tanh, -1e-3f, 1e-3f, 3},   {"erf", std::erf, -1e-3f, 1e-3f, 3},
       {"expm1", std::expm1, -1e-3f, 1e-3f, 2}, {"log1p", std::log1p, -1e-3f, 1e-3f, 2},
   };
   for (const Function& f : functions) {
     const int64_t n = 200001;
     Buffer x(DType::F32, {n}), y(DType::F32, {n});
     for (int64_t i = 0; i < n; ++i)
-      x.data<float>()[i] = static_cast<float>(f.low + (double{f.high} - f.low) * static_cast<double>(i) / (n - 1));
+      x.data<float>()[i] =
+          static_cast<float>(f.low + (double{f.high} - f.low) * static_cast<double>(i) / (n - 1));
     const std::string body = graph_text(fmt::format(
         "  input %0 \"x\" : f32[{}]\n  %1 = {}(%0) : f32[{}]\n  output %1\n", n, f.name, n));
     run_with(best_backend(), body, {&x}, {&y}, 1);
@@ -243,7 +264,8 @@ TEST_CASE("codegen: elementary functions stay within a few ulp of the C library 
     for (int64_t i = 0; i < n; ++i) {
       const double want = f.exact(x.data<float>()[i]);
       const float w = static_cast<float>(want);
-      const double ulp = std::max(std::fabs(static_cast<double>(std::nextafter(std::fabs(w), kInf)) - std::fabs(w)), 1e-45);
+      const double ulp = std::max(
+          std::fabs(static_cast<double>(std::nextafter(std::fabs(w), kInf)) - std::fabs(w)), 1e-45);
       // Near a zero that is not at the origin the error is absolute.
       const double slack = std::fabs(want) < 1e-3 && (f.high > 1e-2f) ? 1e-7 : 0;
       const double error = std::max(0.0, std::fabs(y.data<float>()[i] - want) - slack) / ulp;
@@ -258,21 +280,24 @@ TEST_CASE("codegen: tails of every length, around the unrolled step") {
   for (int64_t n : {1, 2, 15, 16, 17, 31, 33, 63, 64, 65, 127, 130, 200}) {
     Buffer a(DType::F32, {n}), b(DType::F32, {n}), y(DType::F32, {n});
     a.randn(1), b.randn(2);
-    check_body(fmt::format("  input %0 \"a\" : f32[{0}]\n  input %1 \"b\" : f32[{0}]\n"
-                           "  %2 = mul(%0, %1) : f32[{0}]\n  %3 = add(%2, 1.5) : f32[{0}]\n  output %3\n", n),
-               {&a, &b}, {&y});
+    check_body(
+        fmt::format("  input %0 \"a\" : f32[{0}]\n  input %1 \"b\" : f32[{0}]\n"
+                    "  %2 = mul(%0, %1) : f32[{0}]\n  %3 = add(%2, 1.5) : f32[{0}]\n  output %3\n",
+                    n),
+        {&a, &b}, {&y});
   }
 }
 
 TEST_CASE("codegen: broadcasting as in PyTorch") {
-  Buffer x(DType::F32, {4, 3, 37}), row(DType::F32, {37}), column(DType::F32, {3, 1}), batch(DType::F32, {4, 1, 1}),
-      scalar(DType::F32, {}), y(DType::F32, {4, 3, 37});
+  Buffer x(DType::F32, {4, 3, 37}), row(DType::F32, {37}), column(DType::F32, {3, 1}),
+      batch(DType::F32, {4, 1, 1}), scalar(DType::F32, {}), y(DType::F32, {4, 3, 37});
   unsigned seed = 1;
   for (Buffer* b : {&x, &row, &column, &batch, &scalar}) fill(*b, seed++);
   check_body(
       "  input %0 \"x\" : f32[4,3,37]\n  input %1 \"r\" : f32[37]\n  input %2 \"c\" : f32[3,1]\n"
       "  input %3 \"b\" : f32[4,1,1]\n  input %4 \"s\" : f32[]\n"
-      "  %5 = add(%0, %1) : f32[4,3,37]\n  %6 = exp(%2) : f32[3,1]\n  %7 = mul(%5, %6) : f32[4,3,37]\n"
+      "  %5 = add(%0, %1) : f32[4,3,37]\n  %6 = exp(%2) : f32[3,1]\n  %7 = mul(%5, %6) : "
+      "f32[4,3,37]\n"
       "  %8 = sub(%7, %3) : f32[4,3,37]\n  %9 = sqrt(%4) : f32[]\n  %10 = abs(%4) : f32[]\n"
       "  %11 = add(%10, 1.0) : f32[]\n  %12 = div(%8, %11) : f32[4,3,37]\n  output %12\n",
       {&x, &row, &column, &batch, &scalar}, {&y});
@@ -288,35 +313,44 @@ TEST_CASE("codegen: scalars and empty tensors") {
 
 TEST_CASE("codegen: memory orders and views") {
   const Dims shape{6, 5, 7, 9};
-  const std::vector<std::vector<int>> orders = {{3, 2, 1, 0}, {1, 3, 2, 0}, {0, 3, 2, 1}, {2, 0, 3, 1}};
+  const std::vector<std::vector<int>> orders = {
+      {3, 2, 1, 0}, {1, 3, 2, 0}, {0, 3, 2, 1}, {2, 0, 3, 1}};
   for (const auto& from : orders)
     for (const auto& to : orders) {
       Buffer a(DType::F32, shape, test::strides_of_order(shape, from));
       Buffer bias(DType::F32, {5, 1, 1});
       Buffer y(DType::F32, shape, test::strides_of_order(shape, to));
       a.randn(3), bias.randn(4);
-      check_body("  input %0 \"a\" : f32[6,5,7,9]\n  input %1 \"b\" : f32[5,1,1]\n"
-                 "  %2 = add(%0, %1) : f32[6,5,7,9]\n  output %2\n", {&a, &bias}, {&y}, 0, 0);
+      check_body(
+          "  input %0 \"a\" : f32[6,5,7,9]\n  input %1 \"b\" : f32[5,1,1]\n"
+          "  %2 = add(%0, %1) : f32[6,5,7,9]\n  output %2\n",
+          {&a, &bias}, {&y}, 0, 0);
     }
 }
 
 TEST_CASE("codegen: transposing copies of every element size") {
-  for (DType t : {DType::F32, DType::F16, DType::BF16, DType::F64, DType::I64, DType::I32, DType::I8, DType::Bool})
-    for (Dims shape : {Dims{2, 40, 35}, Dims{3, 16, 16}, Dims{1, 5, 130}, Dims{2, 130, 3}, Dims{3, 500, 4}}) {
+  for (DType t : {DType::F32, DType::F16, DType::BF16, DType::F64, DType::I64, DType::I32,
+                  DType::I8, DType::Bool})
+    for (Dims shape :
+         {Dims{2, 40, 35}, Dims{3, 16, 16}, Dims{1, 5, 130}, Dims{2, 130, 3}, Dims{3, 500, 4}}) {
       Buffer a(t, shape, {shape[1] * shape[2], 1, shape[1]});
       Buffer y(t, shape);
       fill(a, 5);
       const std::string type = shape_text(t, shape);
-      check_body("  input %0 \"a\" : " + type + "\n  %1 = clone(%0) : " + type + "\n  output %1\n", {&a}, {&y}, 0, 0);
+      check_body("  input %0 \"a\" : " + type + "\n  %1 = clone(%0) : " + type + "\n  output %1\n",
+                 {&a}, {&y}, 0, 0);
     }
 }
 
 TEST_CASE("codegen: gaps, negative steps and odd strides of operands, gaps in outputs") {
-  Buffer a(DType::F32, {10, 33}, {80, 2}), b(DType::F32, {10, 33}, {0, 3}), y(DType::F32, {10, 33}, {50, 1}),
-      z(DType::F32, {10, 33}, {1, 10});
+  Buffer a(DType::F32, {10, 33}, {80, 2}), b(DType::F32, {10, 33}, {0, 3}),
+      y(DType::F32, {10, 33}, {50, 1}), z(DType::F32, {10, 33}, {1, 10});
   a.randn(1), b.randn(2);
-  check_body("  input %0 \"a\" : f32[10,33]\n  input %1 \"b\" : f32[10,33]\n  %2 = maximum(%0, %1) : f32[10,33]\n"
-             "  %3 = minimum(%0, %1) : f32[10,33]\n  output %2, %3\n", {&a, &b}, {&y, &z}, 0, 0);
+  check_body(
+      "  input %0 \"a\" : f32[10,33]\n  input %1 \"b\" : f32[10,33]\n  %2 = maximum(%0, %1) : "
+      "f32[10,33]\n"
+      "  %3 = minimum(%0, %1) : f32[10,33]\n  output %2, %3\n",
+      {&a, &b}, {&y, &z}, 0, 0);
 }
 
 TEST_CASE("codegen: half types load, round at every op and store") {
@@ -324,9 +358,11 @@ TEST_CASE("codegen: half types load, round at every op and store") {
     const std::string type = shape_text(t, {3, 77});
     Buffer a(t, {3, 77}), b(t, {3, 77}), y(t, {3, 77}), wide(DType::F32, {3, 77});
     fill(a, 1), fill(b, 2);
-    set_at(a, 0, kNan), set_at(a, 1, kInf), set_at(a, 2, 65504), set_at(a, 3, 1e-7), set_at(b, 2, 65504);
-    check_body("  input %0 \"a\" : " + type + "\n  input %1 \"b\" : " + type + "\n  %2 = mul(%0, %1) : " + type +
-                   "\n  %3 = add(%2, %0) : " + type + "\n  %4 = _to_copy(%2) : f32[3,77]\n  output %3, %4\n",
+    set_at(a, 0, kNan), set_at(a, 1, kInf), set_at(a, 2, 65504), set_at(a, 3, 1e-7),
+        set_at(b, 2, 65504);
+    check_body("  input %0 \"a\" : " + type + "\n  input %1 \"b\" : " + type +
+                   "\n  %2 = mul(%0, %1) : " + type + "\n  %3 = add(%2, %0) : " + type +
+                   "\n  %4 = _to_copy(%2) : f32[3,77]\n  output %3, %4\n",
                {&a, &b}, {&y, &wide}, 0, 0);
   }
 }
@@ -338,23 +374,29 @@ TEST_CASE("codegen: casts between all types") {
     for (DType to : types) {
       Buffer a(from, {100}), y(to, {100});
       for (int i = 0; i < 100; ++i)
-        set_at(a, i, from == DType::Bool ? i % 2 : from == DType::U8 ? i : to == DType::U8 ? i * 0.7 : i * 1.3 - 60);
-      check_body("  input %0 \"a\" : " + shape_text(from, {100}) + "\n  %1 = _to_copy(%0) : " + shape_text(to, {100}) +
-                     "\n  output %1\n",
+        set_at(a, i,
+               from == DType::Bool ? i % 2
+               : from == DType::U8 ? i
+               : to == DType::U8   ? i * 0.7
+                                   : i * 1.3 - 60);
+      check_body("  input %0 \"a\" : " + shape_text(from, {100}) +
+                     "\n  %1 = _to_copy(%0) : " + shape_text(to, {100}) + "\n  output %1\n",
                  {&a}, {&y}, 0, 0);
     }
 }
 
 TEST_CASE("codegen: mixed types promote, literals do not") {
-  Buffer a(DType::I32, {50}), m(DType::Bool, {50}), f(DType::F32, {50}), k(DType::I64, {50}), y0(DType::F32, {50}),
-      y1(DType::Bool, {50}), y2(DType::F32, {50}), y3(DType::I64, {50});
+  Buffer a(DType::I32, {50}), m(DType::Bool, {50}), f(DType::F32, {50}), k(DType::I64, {50}),
+      y0(DType::F32, {50}), y1(DType::Bool, {50}), y2(DType::F32, {50}), y3(DType::I64, {50});
   fill(a, 1), fill(m, 2), fill(f, 3), fill(k, 4);
-  check_body("  input %0 \"a\" : i32[50]\n  input %1 \"m\" : bool[50]\n  input %2 \"f\" : f32[50]\n"
-             "  input %3 \"k\" : i64[50]\n"
-             "  %4 = mul(%1, %2) : f32[50]\n  %5 = lt(%0, 1.5) : bool[50]\n  %6 = where(%5, %2, -inf) : f32[50]\n"
-             "  %7 = add(%3, %0) : i64[50]\n  %8 = div(%0, 4) : f32[50]\n  %9 = add(%8, %4) : f32[50]\n"
-             "  output %9, %5, %6, %7\n",
-             {&a, &m, &f, &k}, {&y0, &y1, &y2, &y3}, 0, 0);
+  check_body(
+      "  input %0 \"a\" : i32[50]\n  input %1 \"m\" : bool[50]\n  input %2 \"f\" : f32[50]\n"
+      "  input %3 \"k\" : i64[50]\n"
+      "  %4 = mul(%1, %2) : f32[50]\n  %5 = lt(%0, 1.5) : bool[50]\n  %6 = where(%5, %2, -inf) : "
+      "f32[50]\n"
+      "  %7 = add(%3, %0) : i64[50]\n  %8 = div(%0, 4) : f32[50]\n  %9 = add(%8, %4) : f32[50]\n"
+      "  output %9, %5, %6, %7\n",
+      {&a, &m, &f, &k}, {&y0, &y1, &y2, &y3}, 0, 0);
 }
 
 TEST_CASE("codegen: integer division never traps") {
@@ -363,8 +405,10 @@ TEST_CASE("codegen: integer division never traps") {
     a.data<int64_t>()[i] = i < 4 ? std::numeric_limits<int64_t>::min() : i - 20;
     b.data<int64_t>()[i] = i % 7 - 3;
   }
-  check_body("  input %0 \"a\" : i64[40]\n  input %1 \"b\" : i64[40]\n  %2 = div_floor(%0, %1) : i64[40]\n"
-             "  %3 = remainder(%0, %1) : i64[40]\n  output %2, %3\n", {&a, &b}, {&q, &r}, 0, 0);
+  check_body(
+      "  input %0 \"a\" : i64[40]\n  input %1 \"b\" : i64[40]\n  %2 = div_floor(%0, %1) : i64[40]\n"
+      "  %3 = remainder(%0, %1) : i64[40]\n  output %2, %3\n",
+      {&a, &b}, {&q, &r}, 0, 0);
 }
 
 TEST_CASE("codegen: fills, indices and random numbers, in any memory order") {
@@ -375,16 +419,21 @@ TEST_CASE("codegen: fills, indices and random numbers, in any memory order") {
         g(DType::F32, shape, strides), u(DType::F32, shape, strides), h(DType::I32, shape, strides);
     key.data<int64_t>()[0] = 0x123456789abcdef;
     key.data<int64_t>()[1] = -5;
-    check_body("  input %0 \"key\" : i64[2]\n  %1 = full(2.5) : f32[6,5,40]\n  %2 = iota(1, 3, 2) : i64[6,5,40]\n"
-               "  %3 = iota(-1, 0.5, 0.25) : f32[40]\n  %4 = add(%3, %1) : f32[6,5,40]\n"
-               "  %5 = uniform(%0, 17) : f32[6,5,40]\n  %6 = iota(0) : i32[6,5,40]\n"
-               "  output %1, %2, %4, %5, %6\n",
-               {&key}, {&f, &i, &g, &u, &h}, 0, 0);
+    check_body(
+        "  input %0 \"key\" : i64[2]\n  %1 = full(2.5) : f32[6,5,40]\n  %2 = iota(1, 3, 2) : "
+        "i64[6,5,40]\n"
+        "  %3 = iota(-1, 0.5, 0.25) : f32[40]\n  %4 = add(%3, %1) : f32[6,5,40]\n"
+        "  %5 = uniform(%0, 17) : f32[6,5,40]\n  %6 = iota(0) : i32[6,5,40]\n"
+        "  output %1, %2, %4, %5, %6\n",
+        {&key}, {&f, &i, &g, &u, &h}, 0, 0);
     const uint32_t k0 = kernels::random_fold(key.data<int64_t>()[0]), k1 = kernels::random_fold(-5);
-    run_with(best_backend(),
-             graph_text("  input %0 \"key\" : i64[2]\n  %1 = uniform(%0, 17) : f32[6,5,40]\n  output %1\n"), {&key},
-             {&u}, 2);
-    for (int64_t n = 0; n < 6 * 5 * 40; ++n) CHECK(value_at(u, n) == kernels::uniform(k0, k1, 17, n));
+    run_with(
+        best_backend(),
+        graph_text(
+            "  input %0 \"key\" : i64[2]\n  %1 = uniform(%0, 17) : f32[6,5,40]\n  output %1\n"),
+        {&key}, {&u}, 2);
+    for (int64_t n = 0; n < 6 * 5 * 40; ++n)
+      CHECK(value_at(u, n) == kernels::uniform(k0, k1, 17, n));
   }
 }
 
@@ -398,13 +447,17 @@ TEST_CASE("codegen: an update in place") {
     want_m[i] = m.data<float>()[i] * 0.9f + g.data<float>()[i];
     want_p[i] = p.data<float>()[i] - want_m[i] * 0.1f;
   }
-  run_with(best_backend(),
-           graph_text(fmt::format(
-               "  input %0 \"p\" : f32[{0}]\n  input %1 \"g\" : f32[{0}]\n  input %2 \"m\" : f32[{0}]\n"
-               "  input %3 \"lr\" : f32[]\n  %4 = mul(%2, 0.9) : f32[{0}]\n  %5 = add(%4, %1) : f32[{0}]\n"
-               "  %6 = mul(%5, %3) : f32[{0}]\n  %7 = sub(%0, %6) : f32[{0}]\n  output %7, %5\n", n)),
-           {&p, &g, &m, &lr}, {&p, &m}, 2);
-  // The harness gave each buffer two regions over the same memory, as a plan does for an update in place.
+  run_with(
+      best_backend(),
+      graph_text(fmt::format(
+          "  input %0 \"p\" : f32[{0}]\n  input %1 \"g\" : f32[{0}]\n  input %2 \"m\" : f32[{0}]\n"
+          "  input %3 \"lr\" : f32[]\n  %4 = mul(%2, 0.9) : f32[{0}]\n  %5 = add(%4, %1) : "
+          "f32[{0}]\n"
+          "  %6 = mul(%5, %3) : f32[{0}]\n  %7 = sub(%0, %6) : f32[{0}]\n  output %7, %5\n",
+          n)),
+      {&p, &g, &m, &lr}, {&p, &m}, 2);
+  // The harness gave each buffer two regions over the same memory, as a plan does for an update in
+  // place.
   for (int64_t i = 0; i < n; ++i) {
     CHECK(p.data<float>()[i] == doctest::Approx(want_p[i]).epsilon(1e-6));
     CHECK(m.data<float>()[i] == doctest::Approx(want_m[i]).epsilon(1e-6));
@@ -413,7 +466,8 @@ TEST_CASE("codegen: an update in place") {
 
 TEST_CASE("codegen: reductions over any dims, in any memory order, with their prologue") {
   const Dims shape{5, 6, 70};
-  const std::vector<std::string> dims = {"[0]", "[1]", "[2]", "[0, 1]", "[0, 2]", "[1, 2]", "[]", "[-1]"};
+  const std::vector<std::string> dims = {"[0]",    "[1]",    "[2]", "[0, 1]",
+                                         "[0, 2]", "[1, 2]", "[]",  "[-1]"};
   const std::vector<Dims> kept = {{6, 70}, {5, 70}, {5, 6}, {70}, {6}, {5}, {}, {5, 6}};
   for (size_t k = 0; k < dims.size(); ++k)
     for (const std::vector<int>& order : {std::vector<int>{2, 1, 0}, {0, 1, 2}, {1, 2, 0}}) {
@@ -421,10 +475,14 @@ TEST_CASE("codegen: reductions over any dims, in any memory order, with their pr
       x.randn(9), scale.randn(8);
       Buffer s(DType::F32, kept[k]), top(DType::F32, kept[k]), low(DType::F32, kept[k]);
       const std::string type = shape_text(DType::F32, kept[k]);
-      check_body("  input %0 \"x\" : f32[5,6,70]\n  input %1 \"s\" : f32[6,1]\n  %2 = mul(%0, %1) : f32[5,6,70]\n"
-                 "  %3 = sum(%2, " + dims[k] + ", false) : " + type + "\n  %4 = amax(%0, " + dims[k] + ", false) : " +
-                     type + "\n  %5 = amin(%2, " + dims[k] + ", false) : " + type + "\n  output %3, %4, %5\n",
-                 {&x, &scale}, {&s, &top, &low}, 1e-6, 2e-5);
+      check_body(
+          "  input %0 \"x\" : f32[5,6,70]\n  input %1 \"s\" : f32[6,1]\n  %2 = mul(%0, %1) : "
+          "f32[5,6,70]\n"
+          "  %3 = sum(%2, " +
+              dims[k] + ", false) : " + type + "\n  %4 = amax(%0, " + dims[k] +
+              ", false) : " + type + "\n  %5 = amin(%2, " + dims[k] + ", false) : " + type +
+              "\n  output %3, %4, %5\n",
+          {&x, &scale}, {&s, &top, &low}, 1e-6, 2e-5);
     }
 }
 
@@ -432,19 +490,23 @@ TEST_CASE("codegen: reductions beside a stored value, keepdim, result in another
   const Dims shape{8, 33, 6, 6};
   for (const std::vector<int>& order : {std::vector<int>{3, 2, 1, 0}, {1, 3, 2, 0}, {0, 3, 2, 1}}) {
     const Dims strides = test::strides_of_order(shape, order);
-    Buffer dy(DType::F32, shape, strides), x(DType::F32, shape, strides), mean(DType::F32, {1, 33, 1, 1}),
-        g(DType::F32, shape, strides), s1(DType::F32, {1, 33, 1, 1}), s2(DType::F32, {33});
+    Buffer dy(DType::F32, shape, strides), x(DType::F32, shape, strides),
+        mean(DType::F32, {1, 33, 1, 1}), g(DType::F32, shape, strides),
+        s1(DType::F32, {1, 33, 1, 1}), s2(DType::F32, {33});
     dy.randn(1), x.randn(2), mean.randn(3);
-    check_body("  input %0 \"dy\" : f32[8,33,6,6]\n  input %1 \"x\" : f32[8,33,6,6]\n  input %2 \"m\" : f32[1,33,1,1]\n"
-               "  %3 = threshold_backward(%0, %1, 0) : f32[8,33,6,6]\n  %4 = sub(%1, %2) : f32[8,33,6,6]\n"
-               "  %5 = mul(%3, %4) : f32[8,33,6,6]\n  %6 = sum(%3, [0, 2, 3], true) : f32[1,33,1,1]\n"
-               "  %7 = sum(%5, [0, 2, 3], false) : f32[33]\n  output %3, %6, %7\n",
-               {&dy, &x, &mean}, {&g, &s1, &s2}, 1e-6, 1e-4);
+    check_body(
+        "  input %0 \"dy\" : f32[8,33,6,6]\n  input %1 \"x\" : f32[8,33,6,6]\n  input %2 \"m\" : "
+        "f32[1,33,1,1]\n"
+        "  %3 = threshold_backward(%0, %1, 0) : f32[8,33,6,6]\n  %4 = sub(%1, %2) : f32[8,33,6,6]\n"
+        "  %5 = mul(%3, %4) : f32[8,33,6,6]\n  %6 = sum(%3, [0, 2, 3], true) : f32[1,33,1,1]\n"
+        "  %7 = sum(%5, [0, 2, 3], false) : f32[33]\n  output %3, %6, %7\n",
+        {&dy, &x, &mean}, {&g, &s1, &s2}, 1e-6, 1e-4);
   }
   Buffer a(DType::F32, {20, 30, 40}), t(DType::F32, {20, 30}, {1, 20});
   a.randn(4);
-  check_body("  input %0 \"a\" : f32[20,30,40]\n  %1 = sum(%0, [2], false) : f32[20,30]\n  output %1\n", {&a}, {&t},
-             1e-6, 1e-5);
+  check_body(
+      "  input %0 \"a\" : f32[20,30,40]\n  %1 = sum(%0, [2], false) : f32[20,30]\n  output %1\n",
+      {&a}, {&t}, 1e-6, 1e-5);
 }
 
 TEST_CASE("codegen: large sums are accurate and do not depend on the threads") {
@@ -453,33 +515,42 @@ TEST_CASE("codegen: large sums are accurate and do not depend on the threads") {
     std::string dims;
     Dims kept;
   };
-  for (const Case& c : {Case{{300007}, "[]", {}}, Case{{70000, 7}, "[0]", {7}}, Case{{7, 70000}, "[1]", {7}},
-                        Case{{3, 5000, 16}, "[1]", {3, 16}}, Case{{2, 9001}, "[0]", {9001}},
-                        Case{{64, 12, 49}, "[0, 2]", {12}}, Case{{100, 3, 100}, "[0, 2]", {3}}}) {
+  for (const Case& c :
+       {Case{{300007}, "[]", {}}, Case{{70000, 7}, "[0]", {7}}, Case{{7, 70000}, "[1]", {7}},
+        Case{{3, 5000, 16}, "[1]", {3, 16}}, Case{{2, 9001}, "[0]", {9001}},
+        Case{{64, 12, 49}, "[0, 2]", {12}}, Case{{100, 3, 100}, "[0, 2]", {3}}}) {
     Buffer x(DType::F32, c.shape), s(DType::F32, c.kept);
     x.randn(11);
     for (int64_t i = 0; i < x.ref.count(); ++i) x.data<float>()[i] += 1.0f;  // a sum far from zero
-    check_body("  input %0 \"x\" : " + shape_text(DType::F32, c.shape) + "\n  %1 = sum(%0, " + c.dims +
-                   ", false) : " + shape_text(DType::F32, c.kept) + "\n  output %1\n",
+    check_body("  input %0 \"x\" : " + shape_text(DType::F32, c.shape) + "\n  %1 = sum(%0, " +
+                   c.dims + ", false) : " + shape_text(DType::F32, c.kept) + "\n  output %1\n",
                {&x}, {&s}, 5e-7, 1e-5);
   }
 }
 
 TEST_CASE("codegen: reductions of other types, NaN and empty sums") {
-  Buffer h(DType::F16, {30, 40}), hs(DType::F16, {30}), b(DType::Bool, {30, 40}), bs(DType::I64, {40}),
-      k(DType::I32, {30, 40}), km(DType::I32, {40}), d(DType::F64, {30, 40}), ds(DType::F64, {});
+  Buffer h(DType::F16, {30, 40}), hs(DType::F16, {30}), b(DType::Bool, {30, 40}),
+      bs(DType::I64, {40}), k(DType::I32, {30, 40}), km(DType::I32, {40}), d(DType::F64, {30, 40}),
+      ds(DType::F64, {});
   fill(h, 1), fill(b, 2), fill(k, 3), fill(d, 4);
-  check_body("  input %0 \"h\" : f16[30,40]\n  %1 = sum(%0, [1], false) : f16[30]\n  output %1\n", {&h}, {&hs}, 1e-3, 1e-3);
-  check_body("  input %0 \"b\" : bool[30,40]\n  %1 = sum(%0, [0], false) : i64[40]\n  output %1\n", {&b}, {&bs}, 0, 0);
-  check_body("  input %0 \"k\" : i32[30,40]\n  %1 = amin(%0, [0], false) : i32[40]\n  output %1\n", {&k}, {&km}, 0, 0);
-  check_body("  input %0 \"d\" : f64[30,40]\n  %1 = sum(%0, [], false) : f64[]\n  output %1\n", {&d}, {&ds}, 1e-13, 1e-12);
+  check_body("  input %0 \"h\" : f16[30,40]\n  %1 = sum(%0, [1], false) : f16[30]\n  output %1\n",
+             {&h}, {&hs}, 1e-3, 1e-3);
+  check_body("  input %0 \"b\" : bool[30,40]\n  %1 = sum(%0, [0], false) : i64[40]\n  output %1\n",
+             {&b}, {&bs}, 0, 0);
+  check_body("  input %0 \"k\" : i32[30,40]\n  %1 = amin(%0, [0], false) : i32[40]\n  output %1\n",
+             {&k}, {&km}, 0, 0);
+  check_body("  input %0 \"d\" : f64[30,40]\n  %1 = sum(%0, [], false) : f64[]\n  output %1\n",
+             {&d}, {&ds}, 1e-13, 1e-12);
   Buffer f(DType::F32, {4, 50}), top(DType::F32, {4}), down(DType::F32, {50});
   f.randn(5);
   f.data<float>()[60] = kNan;
-  check_body("  input %0 \"f\" : f32[4,50]\n  %1 = amax(%0, [1], false) : f32[4]\n  output %1\n", {&f}, {&top}, 0, 0);
-  check_body("  input %0 \"f\" : f32[4,50]\n  %1 = amin(%0, [0], false) : f32[50]\n  output %1\n", {&f}, {&down}, 0, 0);
+  check_body("  input %0 \"f\" : f32[4,50]\n  %1 = amax(%0, [1], false) : f32[4]\n  output %1\n",
+             {&f}, {&top}, 0, 0);
+  check_body("  input %0 \"f\" : f32[4,50]\n  %1 = amin(%0, [0], false) : f32[50]\n  output %1\n",
+             {&f}, {&down}, 0, 0);
   Buffer none(DType::F32, {0, 5}), zero(DType::F32, {5});
-  check_body("  input %0 \"f\" : f32[0,5]\n  %1 = sum(%0, [0], false) : f32[5]\n  output %1\n", {&none}, {&zero}, 0, 0);
+  check_body("  input %0 \"f\" : f32[0,5]\n  %1 = sum(%0, [0], false) : f32[5]\n  output %1\n",
+             {&none}, {&zero}, 0, 0);
 }
 
 TEST_CASE("codegen: random bodies agree with the reference") {
@@ -500,7 +571,8 @@ TEST_CASE("codegen: random bodies agree with the reference") {
         if (pick(4) == 0) d = 1;
       if (pick(3) == 0) s.erase(s.begin(), s.begin() + pick(static_cast<int>(s.size()) + 1));
       std::vector<int> order;
-      for (size_t d = 0; d < s.size(); ++d) order.insert(order.begin() + pick(static_cast<int>(d) + 1), static_cast<int>(d));
+      for (size_t d = 0; d < s.size(); ++d)
+        order.insert(order.begin() + pick(static_cast<int>(d) + 1), static_cast<int>(d));
       in.emplace_back(DType::F32, s, test::strides_of_order(s, order));
       in.back().randn(gen());
       shapes.push_back(s);
@@ -512,16 +584,19 @@ TEST_CASE("codegen: random bodies agree with the reference") {
     for (int k = pick(6) + 1; k > 0; --k) {
       const int a = pick(values);
       if (pick(2)) {
-        lines += fmt::format("  %{} = {}(%{}) : {}\n", values, unary[pick(5)], a, shape_text(DType::F32, shapes[a]));
+        lines += fmt::format("  %{} = {}(%{}) : {}\n", values, unary[pick(5)], a,
+                             shape_text(DType::F32, shapes[a]));
         shapes.push_back(shapes[a]);
       } else {
         const int b = static_cast<int>(in.size());  // the fill, which has the full shape
-        lines += fmt::format("  %{} = {}(%{}, %{}) : {}\n", values, binary[pick(4)], a, b, shape_text(DType::F32, shape));
+        lines += fmt::format("  %{} = {}(%{}, %{}) : {}\n", values, binary[pick(4)], a, b,
+                             shape_text(DType::F32, shape));
         shapes.push_back(shape);
       }
       ++values;
     }
-    lines += fmt::format("  %{} = add(%{}, %{}) : {}\n", values, values - 1, in.size(), shape_text(DType::F32, shape));
+    lines += fmt::format("  %{} = add(%{}, %{}) : {}\n", values, values - 1, in.size(),
+                         shape_text(DType::F32, shape));
     const int last = values++;
     std::vector<int> order;
     for (size_t d = 0; d < shape.size(); ++d)
@@ -539,7 +614,8 @@ TEST_CASE("codegen: random bodies agree with the reference") {
           kept.push_back(shape[d]);
       }
       if (dims.empty()) kept.clear();
-      lines += fmt::format("  %{} = sum(%{}, [{}], false) : {}\n", values, last, dims, shape_text(DType::F32, kept));
+      lines += fmt::format("  %{} = sum(%{}, [{}], false) : {}\n", values, last, dims,
+                           shape_text(DType::F32, kept));
       outputs += fmt::format(", %{}", values);
       out.emplace_back(DType::F32, kept);
     }
@@ -557,8 +633,10 @@ TEST_CASE("codegen: equal structure of another size compiles nothing new") {
     Buffer a(DType::F32, {n, 3}), y(DType::F32, {n, 3});
     a.randn(1);
     run_with(best_backend(),
-             graph_text(fmt::format("  input %0 \"a\" : f32[{0},3]\n  %1 = mul(%0, 1.2345) : f32[{0},3]\n"
-                                    "  %2 = sin(%1) : f32[{0},3]\n  output %2\n", n)),
+             graph_text(
+                 fmt::format("  input %0 \"a\" : f32[{0},3]\n  %1 = mul(%0, 1.2345) : f32[{0},3]\n"
+                             "  %2 = sin(%1) : f32[{0},3]\n  output %2\n",
+                             n)),
              {&a}, {&y}, 1);
   };
   run(10);
@@ -569,14 +647,38 @@ TEST_CASE("codegen: equal structure of another size compiles nothing new") {
   CHECK(codegen_stats().reused == before.reused + 2);
 }
 
+TEST_CASE("codegen: threads may compile at the same time") {
+  auto work = [](int from, bool* ok) {
+    for (int k = from; k < from + 6; ++k) {
+      // Half of the bodies are the other thread's as well.
+      auto body = parse_graph(graph_text(fmt::format(
+          "  input %0 \"x\" : f32[40]\n  %1 = add(%0, {}.125) : f32[40]\n  output %1\n", k)));
+      Buffer x(DType::F32, {40}), y(DType::F32, {40});
+      x.randn(static_cast<unsigned>(k));
+      auto region = compile_region(*body, {x.ref}, {y.ref});
+      std::byte* ptrs[] = {x.memory.data(), y.memory.data()};
+      region->run_box(ptrs, 0, region->outer(), 0, region->inner());
+      for (int i = 0; i < 40; ++i)
+        *ok = *ok && y.data<float>()[i] == x.data<float>()[i] + (static_cast<float>(k) + 0.125f);
+    }
+  };
+  bool ok[2] = {true, true};
+  std::thread other(work, 1003, &ok[1]);
+  work(1000, &ok[0]);
+  other.join();
+  CHECK(ok[0]);
+  CHECK(ok[1]);
+}
+
 TEST_CASE("codegen: run_box covers exactly its box") {
   for (CodegenBackend backend : {CodegenBackend::kLlvm, CodegenBackend::kReference}) {
     if (backend == CodegenBackend::kLlvm && !codegen_has_llvm()) continue;
     set_codegen_backend(backend);
     Buffer x(DType::F32, {20, 50}), bias(DType::F32, {50}), y(DType::F32, {20, 50});
     x.randn(1), bias.randn(2);
-    auto body = parse_graph(graph_text("  input %0 \"x\" : f32[20,50]\n  input %1 \"b\" : f32[50]\n"
-                                       "  %2 = add(%0, %1) : f32[20,50]\n  output %2\n"));
+    auto body =
+        parse_graph(graph_text("  input %0 \"x\" : f32[20,50]\n  input %1 \"b\" : f32[50]\n"
+                               "  %2 = add(%0, %1) : f32[20,50]\n  output %2\n"));
     RegionOptions options;
     options.keep_inner = true;
     auto region = compile_region(*body, {x.ref, bias.ref}, {y.ref}, options);
@@ -605,6 +707,7 @@ TEST_CASE("codegen: a wrong body is an internal error that says what is wrong") 
   CHECK_THROWS_WITH_AS(compile("  input %0 \"x\" : f32[4]\n  %1 = sum(%0, [0], true) : f32[1]\n"
                                "  %2 = add(%0, %1) : f32[4]\n  output %2\n"),
                        doctest::Contains("result of a reduction"), InternalError);
-  CHECK_THROWS_WITH_AS(compile("  input %0 \"x\" : f32[4]\n  %1 = _softmax(%0, 0, false) : f32[4]\n  output %1\n"),
-                       doctest::Contains("not pointwise"), InternalError);
+  CHECK_THROWS_WITH_AS(
+      compile("  input %0 \"x\" : f32[4]\n  %1 = _softmax(%0, 0, false) : f32[4]\n  output %1\n"),
+      doctest::Contains("not pointwise"), InternalError);
 }

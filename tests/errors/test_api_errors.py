@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Wrong programs and wrong data: the class and the text of each error, and life after it."""
 
+import copy
 import os
 import signal
 import threading
@@ -166,6 +167,20 @@ def test_an_offline_target_is_never_run(regression, batch, opts):
     inference = poptorch.inferenceModel(regression, opts.useOfflineIpuTarget())
     with pytest.raises(AssertionError, match="Trying to run a model on an offline device"):
         inference(batch[0])
+    inference.compile(batch[0])
+    assert inference.isCompiled() and not inference.isAttachedToDevice()
+    with pytest.raises(AssertionError, match="Trying to run a model on an offline device"):
+        inference(batch[0])
+    with pytest.raises(AssertionError, match="offline device"):
+        inference.attachToDevice()
+
+
+def test_a_reduction_strategy_that_does_not_exist_any_more(regression, batch, opts):
+    opts.Training.setMeanAccumulationAndReplicationReductionStrategy(
+        poptorch.MeanReductionStrategy.PostAndLoss
+    )
+    with pytest.raises(poptorch.Error, match="out of range"):
+        poptorch.trainingModel(regression, opts)(*batch)
 
 
 # Arguments ---------------------------------------------------------------------------------------
@@ -400,6 +415,37 @@ def test_ctrl_c_stops_a_long_call_and_the_executor_lives(opts):
     assert torch.equal(executor(x), torch.full((iterations,), 512.0))
     executor.copyWeightsToHost()
     assert executor.steps.item() == done + iterations
+
+
+class Lookup(torch.nn.Module):
+    """Fails at run time for an index that is out of range."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = torch.nn.Embedding(10, 3)
+
+    def forward(self, index, target):
+        return torch.nn.functional.mse_loss(self.table(index), target)
+
+
+def test_a_run_that_fails_half_way_leaves_no_gradients_behind(opts):
+    opts.Training.gradientAccumulation(2)
+    torch.manual_seed(0)
+    model = Lookup()
+    twin = copy.deepcopy(model)
+    executors = [
+        poptorch.trainingModel(m, opts, torch.optim.SGD(m.parameters(), lr=0.1))
+        for m in (model, twin)
+    ]
+    index, target = torch.arange(4), torch.randn(4, 3)
+    bad = torch.tensor([0, 1, 2, 11])  # the second of two micro-batches fails
+    for executor in executors:
+        executor(index, target)
+    with pytest.raises(poptorch.Error, match="index"):
+        executors[0](bad, 10 * target)
+    for executor in executors:
+        executor(index, target)
+    assert torch.equal(model.table.weight, twin.table.weight)
 
 
 class Huge(torch.nn.Module):

@@ -54,7 +54,12 @@ def _adam(params):
     return torch.optim.Adam(params, lr=1e-3)
 
 
-def _with_loss(model):
+def _calm_resnet50():
+    # A fresh ResNet-50 amplifies rounding until even eager float32 is 30 % away from float64 in
+    # some gradients; blocks that start as the identity do not.
+    model = models.resnet50(10)
+    for block in (b for stage in model.stages for b in stage):
+        nn.init.constant_(block.bn3.weight, 0.1)
     return models.WithLoss(model)
 
 
@@ -89,7 +94,9 @@ CASES = {
         lambda: models.WithLoss(models.resnet18(10)), lambda: _images(4, 3, 64, 10), _sgd
     ),
     "resnet50": Case(
-        lambda: models.WithLoss(models.resnet50(10)), lambda: _images(4, 3, 64, 10), _sgd
+        _calm_resnet50,
+        lambda: _images(4, 3, 64, 10),
+        lambda params: torch.optim.SGD(params, lr=1e-4, momentum=0.9),
     ),
     "bert": Case(
         lambda: LanguageModel(models.tiny_bert()),

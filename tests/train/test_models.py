@@ -39,25 +39,36 @@ def test_forward_matches_eager(name):
     assert_pass_close(actual[1], expected[1].detach(), "loss")
 
 
+def double(batch):
+    return tuple(t.double() if t.is_floating_point() else t for t in batch)
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_gradients_match_eager(name):
-    # one step of SGD with rate 1 moves each weight by its gradient
+    # One step of SGD with rate 1 moves each weight by its gradient. Judged against float64, because
+    # eager float32 itself is far from the truth where normalisation amplifies rounding.
     case = CASES[name]
     model, batch = case.model(), case.data()
-    eager = copy.deepcopy(model)
+    eager, exact = copy.deepcopy(model), copy.deepcopy(model).double()
     before = {n: p.detach().clone() for n, p in model.named_parameters()}
     optimizer = poptorch.optim.SGD(model.parameters(), lr=1.0)
     executor = poptorch.trainingModel(model, options=quiet(), optimizer=optimizer)
     executor(*batch)
     executor.copyWeightsToHost()
     eager(*batch)[1].backward()
+    exact(*double(batch))[1].backward()
+    after, truth = dict(model.named_parameters()), dict(exact.named_parameters())
     for n, p in eager.named_parameters():
-        grad = torch.zeros_like(p) if p.grad is None else p.grad
-        moved = before[n] - dict(model.named_parameters())[n].detach()
-        # the subtraction itself rounds to the weight's precision
+        if p.grad is None:
+            assert torch.equal(before[n], after[n].detach()), n
+            continue
+        true = truth[n].grad
+        ours = float((before[n].double() - after[n].detach().double() - true).abs().max())
+        theirs = float((p.grad.double() - true).abs().max())
+        # the subtraction of the update rounds to the weight's precision
         slack = float(before[n].abs().max()) * 2.4e-7
-        scale = max(float(grad.abs().max()), 1e-3)
-        assert float((moved - grad).abs().max()) <= 1e-4 * scale + slack, n
+        scale = max(float(true.abs().max()), 1e-3)
+        assert ours <= max(1e-4 * scale, 10 * theirs) + slack, n
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -9,7 +9,7 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 # List file -> {list variable: pattern of its files, relative to the list file}
 LISTS = {
-    "core/CMakeLists.txt": {"core_sources": "*/*.cpp", "isa_sources": "kernels/*_isa.cpp"},
+    "core/CMakeLists.txt": {"core_sources": "*/*.cpp"},
     "bindings/CMakeLists.txt": {"binding_sources": "*.cpp"},
     "tests/CMakeLists.txt": {"test_sources": "cpp/*.cpp"},
 }
@@ -17,8 +17,6 @@ LISTS = {
 
 def wanted(folder, variable, pattern):
     names = sorted(str(path.relative_to(folder)) for path in folder.glob(pattern))
-    if variable == "core_sources":
-        names = [name for name in names if not name.endswith("_isa.cpp")]
     return f"set({variable}\n" + "".join(f"  {name}\n" for name in names) + ")"
 
 

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+// See widened.h.
+#include "ops/widened.h"
+
+#include <array>
+
+#include "kernels/simd.h"
+
+namespace tessera {
+
+namespace {
+
+namespace simd = kernels::TESSERA_ISA;
+
+constexpr size_t kMaxTensors = 32;
+
+bool is_half(const TensorRef& t) {
+  return t.dtype == DType::F16 || t.dtype == DType::BF16;
+}
+
+// Calls row(dense offset, strided offset) for this thread's share of the rows along the last dim.
+template <typename F>
+void for_rows(const RunCtx& ctx, const TensorRef& t, F row) {
+  const int64_t inner = t.shape.empty() ? 1 : t.shape.back();
+  const auto [begin, end] = thread_range(ctx, inner == 0 ? 0 : t.count() / inner);
+  for (int64_t r = begin; r < end; ++r) {
+    int64_t rest = r, at = 0;
+    for (size_t d = t.shape.size() - (t.shape.empty() ? 0 : 1); d-- > 0;) {
+      at += rest % t.shape[d] * t.strides[d];
+      rest /= t.shape[d];
+    }
+    row(r * inner, at);
+  }
+}
+
+void widen(const RunCtx& ctx, const TensorRef& t, float* to) {
+  const auto* from = ctx.ptr<uint16_t>(t);
+  const bool f16 = t.dtype == DType::F16;
+  const int64_t n = t.shape.empty() ? 1 : t.shape.back(),
+                step = t.shape.empty() ? 1 : t.strides.back();
+  for_rows(ctx, t, [&](int64_t dense, int64_t at) {
+    int64_t i = 0;
+    if (step == 1)
+      for (; i + 16 <= n; i += 16)
+        simd::store(to + dense + i,
+                    f16 ? simd::load_f16(from + at + i) : simd::load_bf16(from + at + i));
+    for (; i < n; ++i)
+      to[dense + i] =
+          f16 ? simd::f16_to_f32(from[at + i * step]) : simd::bf16_to_f32(from[at + i * step]);
+  });
+}
+
+void narrow(const RunCtx& ctx, const TensorRef& t, const float* from) {
+  auto* to = ctx.ptr<uint16_t>(t);
+  const bool f16 = t.dtype == DType::F16;
+  const int64_t n = t.shape.empty() ? 1 : t.shape.back(),
+                step = t.shape.empty() ? 1 : t.strides.back();
+  for_rows(ctx, t, [&](int64_t dense, int64_t at) {
+    int64_t i = 0;
+    if (step == 1)
+      for (; i + 16 <= n; i += 16)
+        f16 ? simd::store_f16(to + at + i, simd::load(from + dense + i))
+            : simd::store_bf16(to + at + i, simd::load(from + dense + i));
+    for (; i < n; ++i) {
+      const float x = from[dense + i];
+      to[at + i * step] = f16 ? simd::f32_to_f16(x) : simd::f32_to_bf16(x);
+    }
+  });
+}
+
+// The inner kernel sees one region per tensor: either the tensor's own memory or its f32 copy in
+// scratch.
+class WidenedKernel final : public Kernel {
+ public:
+  WidenedKernel(const StepDesc& desc, KernelPtr (*make)(const StepDesc&)) : inputs_(desc.inputs) {
+    outputs_ = desc.outputs;
+    StepDesc inner = desc;
+    int32_t region = 0;
+    auto replace = [&](TensorRef& t) {
+      if (is_half(t)) {
+        t.dtype = DType::F32;
+        t.strides = dense_strides(t.shape);
+        copy_at_.push_back(bytes_);
+        bytes_ += (t.count() * 4 + 63) / 64 * 64;
+      } else {
+        copy_at_.push_back(-1);
+      }
+      t.region = region++;
+      t.offset = 0;
+    };
+    for (TensorRef& t : inner.inputs) replace(t);
+    for (TensorRef& t : inner.outputs) replace(t);
+    invariant(copy_at_.size() <= kMaxTensors, "{} tensors in one step", copy_at_.size());
+    inner_ = make(inner);
+  }
+
+  int64_t scratch_bytes(int threads) const override {
+    return bytes_ + inner_->scratch_bytes(threads);
+  }
+  bool single_thread() const override { return inner_->single_thread(); }
+
+  void run(const RunCtx& ctx) const override {
+    std::array<std::byte*, kMaxTensors> bases;
+    for (size_t i = 0; i < copy_at_.size(); ++i) {
+      const bool in = i < inputs_.size();
+      const TensorRef& t = in ? inputs_[i] : outputs_[i - inputs_.size()];
+      bases[i] = copy_at_[i] < 0 ? ctx.ptr<std::byte>(t) : ctx.scratch + copy_at_[i];
+      if (in && copy_at_[i] >= 0) widen(ctx, t, reinterpret_cast<float*>(bases[i]));
+    }
+    ctx.barrier();
+    RunCtx inner = ctx;
+    inner.bases = bases.data();
+    inner.scratch = ctx.scratch + bytes_;
+    inner_->run(inner);
+    ctx.barrier();
+    for (size_t i = inputs_.size(); i < copy_at_.size(); ++i)
+      if (copy_at_[i] >= 0)
+        narrow(ctx, outputs_[i - inputs_.size()], reinterpret_cast<const float*>(bases[i]));
+  }
+
+ private:
+  std::vector<TensorRef> inputs_, outputs_;
+  std::vector<int64_t> copy_at_;
+  int64_t bytes_ = 0;
+  KernelPtr inner_;
+};
+
+}  // namespace
+
+KernelPtr make_widened(const StepDesc& desc, KernelPtr (*make)(const StepDesc&)) {
+  bool any = false;
+  for (const TensorRef& t : desc.inputs) any = any || is_half(t);
+  for (const TensorRef& t : desc.outputs) any = any || is_half(t);
+  return any ? std::make_unique<WidenedKernel>(desc, make) : make(desc);
+}
+
+}  // namespace tessera

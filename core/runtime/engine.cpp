@@ -124,20 +124,33 @@ Engine::~Engine() = default;
 
 Engine::Loaded Engine::load(const Section& section) {
   Loaded out;
-  for (const StepDesc& d : section.steps) {
-    auto host = [&](const StepDesc& desc) -> KernelPtr {
-      int index = static_cast<int>(host_calls_.size());
-      host_calls_.push_back({index, desc});
-      host_fns_.emplace_back();
-      return std::make_unique<HostKernel>(&host_fns_, index, desc.target);
-    };
+  out.steps.resize(section.steps.size());
+  auto host = [&](const StepDesc& desc) -> KernelPtr {
+    int index = static_cast<int>(host_calls_.size());
+    host_calls_.push_back({index, desc});
+    host_fns_.emplace_back();
+    return std::make_unique<HostKernel>(&host_fns_, index, desc.target);
+  };
+  std::vector<std::string> failures(section.steps.size());
+  auto make = [&](size_t i) {
+    const StepDesc& d = section.steps[i];
     try {
-      out.steps.push_back({make_step(d, host), false});
-    } catch (const InternalError& e) {
-      throw InternalError(fmt::format("{} [{}{}{}]", e.what(), op_text(d.op),
-                                      d.where.empty() ? "" : " at ", d.where));
+      out.steps[i].kernel = make_step(d, host);
+    } catch (const std::exception& e) {
+      failures[i] = fmt::format("{} [{}{}{}]", e.what(), op_text(d.op),
+                                d.where.empty() ? "" : " at ", d.where);
     }
-  }
+  };
+  // Steps with a body are compiled, which takes milliseconds each and may go on side by side;
+  // libraries behind the other steps look at the thread they are called from.
+  auto compiled = [&](size_t i) { return !section.steps[i].body.empty(); };
+#pragma omp parallel for schedule(dynamic) num_threads(config_.threads)
+  for (size_t i = 0; i < section.steps.size(); ++i)
+    if (compiled(i)) make(i);
+  for (size_t i = 0; i < section.steps.size(); ++i)
+    if (!compiled(i)) make(i);
+  for (const std::string& failure : failures)
+    if (!failure.empty()) throw InternalError(failure);
   place_barriers(section, out);
   for (size_t i = 0; i < out.steps.size(); ++i) {
     bool team = !out.steps[i].kernel->top_level();

@@ -26,7 +26,8 @@ class Case:
     build: Callable[[], nn.Module]
     batch: Callable[[], tuple]
     optimizer: Callable
-    # Adam divides by the root of a tiny number where a gradient is zero but for rounding
+    # Adam divides by the root of a tiny number where a gradient is zero but for rounding; a deep
+    # stack of batch norms amplifies rounding from step to step
     exact_weights: bool = True
 
     def model(self):
@@ -97,6 +98,7 @@ CASES = {
         _calm_resnet50,
         lambda: _images(4, 3, 64, 10),
         lambda params: torch.optim.SGD(params, lr=1e-4, momentum=0.9),
+        exact_weights=False,
     ),
     "bert": Case(
         lambda: LanguageModel(models.tiny_bert()),

@@ -13,7 +13,13 @@ namespace tessera {
 
 class Error : public std::runtime_error {
  public:
-  using std::runtime_error::runtime_error;
+  explicit Error(const std::string& message, std::string location = {})
+      : std::runtime_error(message), location_(std::move(location)) {}
+  // The line of the user's program that it is about; may be empty.
+  const std::string& location() const { return location_; }
+
+ private:
+  std::string location_;
 };
 
 // The program or its input is wrong; the executor stays usable.

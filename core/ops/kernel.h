@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -16,6 +17,8 @@
 #include "ops/op.h"
 
 namespace tessera {
+
+class RunErrors;
 
 struct StepDesc {
   Op op = Op::HostCall;
@@ -36,6 +39,8 @@ struct RunCtx {
   std::byte* scratch = nullptr;       // Kernel::scratch_bytes(threads), shared by the team, 64-byte aligned
   void (*barrier_fn)(void*) = nullptr;
   void* barrier_arg = nullptr;
+  RunErrors* errors = nullptr;  // for fail_run()
+  std::string_view where{};     // StepDesc::where of the step that runs
 
   template <typename T>
   T* ptr(const TensorRef& t) const {

@@ -41,7 +41,9 @@ struct NllArgs {
         kernels::read_index(c.ptr<const std::byte>(target), i * target_step, target.dtype);
     if (t == ignore) return -1;
     if (t >= 0 && t < classes) return t;
-    fail_run(c, "[nll_loss] Target {} is out of bounds for {} classes.", t, classes);
+    fail_run(c, "[nll_loss] target {} is out of bounds for {} classes. Check the labels: they must be "
+             "classes from 0 to {}, or ignore_index ({})",
+             t, classes, classes - 1, ignore);
     return -1;
   }
   float weight_of(const RunCtx& c, int64_t t) const {

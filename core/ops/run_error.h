@@ -4,6 +4,8 @@
 // and the engine asks after the run.
 #pragma once
 
+#include <atomic>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
@@ -13,14 +15,29 @@
 
 namespace tessera {
 
-void report_run_error(const RunCtx& c, std::string message);
+struct RunError {
+  std::string message;
+  std::string where;  // the user's line
+};
 
-// The first error reported since the last call, if any.
-std::optional<std::string> take_run_error();
+// One per engine, because programs may run side by side.
+class RunErrors {
+ public:
+  // Keeps the first.
+  void report(RunError error);
+  // The first error reported since the last call, if any.
+  std::optional<RunError> take();
+
+ private:
+  std::atomic<bool> set_{false};
+  std::mutex lock_;
+  RunError first_;
+};
 
 template <typename... Args>
 void fail_run(const RunCtx& c, fmt::format_string<Args...> text, Args&&... args) {
-  report_run_error(c, fmt::format(text, std::forward<Args>(args)...));
+  if (c.errors)
+    c.errors->report({fmt::format(text, std::forward<Args>(args)...), std::string(c.where)});
 }
 
 }  // namespace tessera

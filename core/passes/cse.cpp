@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Equal calls on equal operands are made once. Random numbers carry their stream in their
-// arguments, so two draws never look alike; host calls are left alone because torch ops may have
-// effects.
+// Equal calls on equal operands are made once, except cheap pointwise work that forward and
+// backward both do: sharing it would keep one more activation alive in between. Random numbers
+// carry their stream in their arguments, so two draws never look alike; host calls are left alone
+// because torch ops may have effects.
 #include <functional>
 #include <unordered_map>
 
@@ -30,6 +31,17 @@ size_t hash_node(const Graph& g, const Node& n) {
   return h;
 }
 
+bool backward(const Graph& g, const Node& n) {
+  return n.loc >= 0 && g.locations[n.loc].backward;
+}
+
+// Worth doing twice rather than keeping from forward to backward.
+bool cheap_across(const Graph& g, const Node& a, const Node& b) {
+  constexpr int kCheapFlops = 4;
+  return is_pointwise(a.op) && pointwise_flops(a.op) <= kCheapFlops &&
+         g.type(a.results[0]).bytes() >= (1 << 16) && backward(g, a) != backward(g, b);
+}
+
 bool same(const Graph& g, const Node& a, const Node& b) {
   if (a.op != b.op || a.operands != b.operands || !(a.args == b.args) ||
       a.results.size() != b.results.size())
@@ -48,7 +60,7 @@ bool cse(Graph& g, const PassContext&) {
     size_t h = hash_node(g, n);
     auto [begin, end] = seen.equal_range(h);
     for (auto it = begin; it != end; ++it)
-      if (same(g, it->second, n)) return it->second.results;
+      if (same(g, it->second, n) && !cheap_across(g, it->second, n)) return it->second.results;
     seen.emplace(h, n);
     return {};
   });

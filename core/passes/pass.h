@@ -56,6 +56,7 @@ bool fuse_epilogue(Graph&, const PassContext&);
 bool fuse_pointwise(Graph&, const PassContext&);
 bool materialize_outputs(Graph&, const PassContext&);
 bool materialize_views(Graph&, const PassContext&);
+bool recompute(Graph&, const PassContext&);
 bool simplify(Graph&, const PassContext&);
 bool sink_views(Graph&, const PassContext&);
 

@@ -23,6 +23,7 @@ const std::vector<PassRow>& pipeline() {
       {"materialize-outputs",
        materialize_outputs},               // after cse: two results may be copies of one value
       {"fuse-pointwise", fuse_pointwise},  // after cse, or equal regions fuse twice
+      {"recompute", recompute},            // before epilogues take regions away
       {"fuse-epilogue", fuse_epilogue},    // on finished regions
       {"dce-2", dce},
   };

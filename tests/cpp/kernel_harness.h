@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "ops/kernel.h"
+#include "ops/run_error.h"
 
 namespace tessera::test {
 
@@ -54,6 +55,12 @@ inline Dims strides_of_order(const Dims& shape, const std::vector<int>& order) {
   return strides;
 }
 
+// What the kernels run by this harness have reported.
+inline RunErrors& harness_errors() {
+  static RunErrors errors;
+  return errors;
+}
+
 // Runs the kernel of `desc` on these buffers (regions are assigned here) with a team of `threads`.
 inline void run_step(KernelPtr (*make)(const StepDesc&), StepDesc desc, std::vector<Buffer*> inputs,
                      std::vector<Buffer*> outputs, int threads) {
@@ -77,7 +84,7 @@ inline void run_step(KernelPtr (*make)(const StepDesc&), StepDesc desc, std::vec
   std::barrier barrier(threads);
   auto body = [&](int t) {
     RunCtx c{t, threads, bases.data(), aligned, [](void* b) { static_cast<std::barrier<>*>(b)->arrive_and_wait(); },
-             &barrier};
+             &barrier, &harness_errors(), "somewhere"};
     kernel->run(c);
   };
   std::vector<std::thread> team;

@@ -94,19 +94,20 @@ TEST_CASE("a target out of range is reported, not read") {
     Buffer loss(DType::F32, {}), total(DType::F32, {}), g(DType::F32, {}),
         dx(DType::F32, {301, 97});
     g.randn(1);
-    CHECK_FALSE(take_run_error());
+    CHECK_FALSE(harness_errors().take());
     run_both(make_loss,
              step(Op::NllLoss, {op(0), op(1), Arg::none(), Arg::integer(1), Arg::integer(-100)}),
              {&k.x, &k.t}, {&loss, &total});
-    auto error = take_run_error();
+    auto error = harness_errors().take();
     REQUIRE(error);
-    CHECK(error->find(fmt::format("Target {} is out of bounds", bad)) != std::string::npos);
-    CHECK_FALSE(take_run_error());
+    CHECK(error->message.find(fmt::format("target {} is out of bounds", bad)) != std::string::npos);
+    CHECK(error->where == "somewhere");
+    CHECK_FALSE(harness_errors().take());
     run_both(make_loss,
              step(Op::NllLossGrad,
                   {op(0), op(1), op(2), Arg::none(), Arg::integer(1), Arg::integer(-100), op(3)}),
              {&g, &k.x, &k.t, &total}, {&dx});
-    CHECK(take_run_error());
+    CHECK(harness_errors().take());
   }
 }
 

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs a model on the core through the public API and in eager torch, and compares all they do."""
+
+import copy
+import json
+
+import poptorch
+import torch
+from harness import WithLoss
+from poptorch.capture import structure
+from tolerances import assert_pass_close, assert_steps_close
+
+# what a user sees of the wide types
+NARROWED = {torch.int64: torch.int32, torch.float64: torch.float32}
+
+
+def quiet():
+    return poptorch.Options().showCompilationProgressBar(False)
+
+
+def summary(executor):
+    return json.loads(executor._executable.program.summary())
+
+
+def visible(tensor):
+    """An eager result as a wrapped model returns it."""
+    return tensor.detach().to(NARROWED.get(tensor.dtype, tensor.dtype))
+
+
+def compare_results(actual, expected, compare=assert_pass_close):
+    assert type(actual) is type(expected)
+    got, want = structure.tensors_of(actual), structure.tensors_of(expected)
+    assert [path for path, _ in got] == [path for path, _ in want]
+    for (path, a), (_, b) in zip(got, want, strict=True):
+        compare(a, visible(b), f"output {path}")
+
+
+def check_training(model, args, calls=2):
+    """Outputs, gradients, buffers and written inputs of some steps; returns the executor.
+
+    A step of SGD with rate 1 moves each weight by its gradient. Eager starts each step from the
+    weights that ours reached, so that no difference is fed back.
+    """
+    model = WithLoss(model)
+    eager = copy.deepcopy(model)
+    optimizer = poptorch.optim.SGD(model.parameters(), lr=1.0)
+    executor = poptorch.trainingModel(model, options=quiet(), optimizer=optimizer)
+    for _ in range(calls):
+        our_args, their_args = copy.deepcopy(args), copy.deepcopy(args)
+        before = {n: p.detach().clone() for n, p in eager.named_parameters()}
+        actual = executor(*our_args)
+        executor.copyWeightsToHost()
+        eager.zero_grad()
+        expected = eager(*their_args)
+        compare_results(actual, expected)
+        expected[1].backward()
+        compare_written(our_args, their_args)
+        _compare_gradients(model, eager, before)
+        buffers = dict(model.named_buffers())
+        for n, b in eager.named_buffers():
+            assert_pass_close(buffers[n], b, f"buffer {n}")
+        with torch.no_grad():
+            for n, p in eager.named_parameters():
+                p.copy_(dict(model.named_parameters())[n])
+    return executor
+
+
+def compare_written(ours, theirs):
+    pairs = zip(structure.tensors_of(ours), structure.tensors_of(theirs), strict=True)
+    for (path, a), (_, b) in pairs:
+        assert_pass_close(a, b, f"input {path} after the call")
+
+
+def _compare_gradients(model, eager, before):
+    after = dict(model.named_parameters())
+    for n, p in eager.named_parameters():
+        new = after[n].detach()
+        assert new.dtype == p.dtype and new.shape == p.shape
+        if p.grad is None:
+            assert torch.equal(new, before[n]), f"{n} has no gradient but moved"
+        else:
+            assert_pass_close(new, before[n] - p.grad, f"{n} after the step")
+
+
+def check_inference(model, args, calls=2):
+    """Outputs and written inputs of some forward passes; returns the executor."""
+    eager = copy.deepcopy(model)
+    executor = poptorch.inferenceModel(model, options=quiet())
+    for _ in range(calls):
+        our_args, their_args = copy.deepcopy(args), copy.deepcopy(args)
+        with torch.no_grad():
+            compare_results(executor(*our_args), eager(*their_args))
+        compare_written(our_args, their_args)
+    return executor
+
+
+def check_steps(model, batch, make_optimizer, steps=5, exact_weights=True):
+    """Trains a model whose forward gives (output, loss) beside eager; returns the executor."""
+    eager = copy.deepcopy(model)
+    executor = poptorch.trainingModel(
+        model, options=quiet(), optimizer=make_optimizer(model.parameters())
+    )
+    optimizer = make_optimizer(eager.parameters())
+    for step in range(steps):
+        actual = executor(*batch)
+        optimizer.zero_grad()
+        expected = eager(*batch)
+        if step == 0:
+            compare_results(actual, expected)
+        expected[1].backward()
+        optimizer.step()
+        assert_steps_close(actual[1], expected[1].detach(), f"loss of step {step}")
+    executor.copyWeightsToHost()
+    if exact_weights:
+        for (n, p), q in zip(model.state_dict().items(), eager.state_dict().values(), strict=True):
+            assert_steps_close(p, q.detach(), n)
+    return executor

@@ -13,11 +13,12 @@ namespace {
 
 PyObject* error_type = nullptr;
 
-void raise(const char* message, const char* type) {
+void raise(const Error& error, const char* type) {
+  const char* message = error.what();
   nb::object e = nb::handle(error_type)(message);
   e.attr("message") = nb::str(message);
   e.attr("type") = nb::str(type);
-  e.attr("location") = nb::str("");
+  e.attr("location") = nb::str(error.location().c_str());
   PyErr_SetObject(error_type, e.ptr());
 }
 
@@ -34,13 +35,13 @@ void bind_errors(nb::module_& m) {
     try {
       std::rethrow_exception(p);
     } catch (const MemoryError& e) {
-      raise(e.what(), "memory");
+      raise(e, "memory");
     } catch (const UserError& e) {
-      raise(e.what(), "tessera");
+      raise(e, "tessera");
     } catch (const Interrupted& e) {
-      raise(e.what(), "interrupted");
+      raise(e, "interrupted");
     } catch (const InternalError& e) {
-      raise(e.what(), "tessera_internal");
+      raise(e, "tessera_internal");
     }
   });
 }

@@ -118,7 +118,11 @@ class PyProgram {
         progress(percent);
       };
     nb::gil_scoped_release release;
-    session_ = std::make_unique<Session>(text, o, blobs, report);
+    try {
+      session_ = std::make_unique<Session>(text, o, blobs, report);
+    } catch (const std::bad_alloc&) {
+      throw MemoryError("[memory] no memory left while compiling. Try: a smaller model");
+    }
   }
 
   Session& session() { return *session_; }
@@ -171,6 +175,8 @@ class PyProgram {
 NB_MODULE(_core, m) {
   using namespace tessera;
   m.doc() = "The compiler and runtime of Tessera.";
+  // The traceback of an exception that ends the process keeps programs alive.
+  nb::set_leak_warnings(false);
   bind_errors(m);
   m.def("native_ops", &native_ops, "Text names of the ops that run natively.");
   nb::class_<PyProgram>(m, "Program")

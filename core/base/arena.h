@@ -8,6 +8,13 @@
 
 namespace tessera {
 
+// Bytes that this process may still fill without driving the machine out of memory.
+int64_t available_memory();
+
+// Throws MemoryError if `bytes` are more than that. The system grants more memory than it has and
+// kills the process that uses it, so asking it is not enough.
+void check_memory(int64_t bytes);
+
 class Arena {
  public:
   Arena() = default;

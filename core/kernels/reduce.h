@@ -41,7 +41,7 @@ struct ArgFns {
 };
 constexpr int64_t kArgWidth = 256;
 
-// Null for an element type without kernels: f32, f64, i64, i32, u8 and bool have them.
+// Null for an element type without kernels: f32, f64, bool and the integers have them.
 const ReduceFns* reduce_fns(ReduceKind kind, DType dtype);
 const ArgFns* arg_fns(DType dtype);
 

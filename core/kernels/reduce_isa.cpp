@@ -400,6 +400,22 @@ const ReduceFns* vector_fns() {
   return &fns;
 }
 
+// Partial maxima and minima: the type itself, but there are no partial results of i16 and i8.
+template <typename T>
+struct ExtremeOf {
+  using Type = T;
+};
+template <>
+struct ExtremeOf<int16_t> {
+  using Type = int32_t;
+};
+template <>
+struct ExtremeOf<int8_t> {
+  using Type = int32_t;
+};
+template <typename T>
+using Extreme = typename ExtremeOf<T>::Type;
+
 template <typename T, typename Wide>
 const ReduceFns* fns_of(ReduceKind kind) {
   switch (kind) {
@@ -410,10 +426,10 @@ const ReduceFns* fns_of(ReduceKind kind) {
       return plain_fns<ReduceKind::kProd, T, Wide>();
     case ReduceKind::kMax:
       if constexpr (sizeof(T) == 4 && T(0.5) != T(0)) return vector_fns<ReduceKind::kMax>();
-      return plain_fns<ReduceKind::kMax, T, T>();
+      return plain_fns<ReduceKind::kMax, T, Extreme<T>>();
     case ReduceKind::kMin:
       if constexpr (sizeof(T) == 4 && T(0.5) != T(0)) return vector_fns<ReduceKind::kMin>();
-      return plain_fns<ReduceKind::kMin, T, T>();
+      return plain_fns<ReduceKind::kMin, T, Extreme<T>>();
     case ReduceKind::kAny:
       return plain_fns<ReduceKind::kAny, T, uint8_t>();
     case ReduceKind::kAll:
@@ -433,6 +449,10 @@ const ReduceFns* find_reduce(ReduceKind kind, DType dtype) {
       return fns_of<int64_t, int64_t>(kind);
     case DType::I32:
       return fns_of<int32_t, int64_t>(kind);
+    case DType::I16:
+      return fns_of<int16_t, int64_t>(kind);
+    case DType::I8:
+      return fns_of<int8_t, int64_t>(kind);
     case DType::U8:
     case DType::Bool:
       return fns_of<uint8_t, int64_t>(kind);
@@ -457,6 +477,10 @@ const ArgFns* find_arg(DType dtype) {
       return arg_fns_of<int64_t>();
     case DType::I32:
       return arg_fns_of<int32_t>();
+    case DType::I16:
+      return arg_fns_of<int16_t>();
+    case DType::I8:
+      return arg_fns_of<int8_t>();
     case DType::U8:
     case DType::Bool:
       return arg_fns_of<uint8_t>();

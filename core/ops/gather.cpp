@@ -10,6 +10,7 @@
 #include "ops/registry.h"
 #include "ops/run_error.h"
 #include "ops/view.h"
+#include "ops/widened.h"
 
 namespace tessera {
 namespace {
@@ -87,6 +88,7 @@ class LinesKernel final : public Kernel {
   }
 
   bool single_thread() const override { return index_.count() < 8192 && out_.bytes() < kCopySmall; }
+  bool may_fail() const override { return true; }
 
   void run(const RunCtx& c) const override {
     if (!gathers()) {
@@ -286,6 +288,11 @@ Work work_gather(const Graph& g, const Node& n) {
 }
 
 KernelPtr make_gather(const StepDesc& d) {
+  // Moving elements is the same for all types of a size; sums of halves are taken in f32.
+  const bool adds = d.op == Op::ScatterAdd || d.op == Op::EmbeddingGrad ||
+                    (d.op == Op::IndexPut && d.args.boolean_or(3, false));
+  const DType dtype = d.outputs[0].dtype;
+  if (adds && (dtype == DType::F16 || dtype == DType::BF16)) return make_widened(d, make_gather);
   if (d.op == Op::Gather || d.op == Op::ScatterAdd || d.op == Op::ScatterValue)
     return std::make_unique<LinesKernel>(d);
   return make_indexed(d);

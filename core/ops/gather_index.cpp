@@ -104,6 +104,7 @@ class IndexKernel final : public Kernel {
     per_block_ = count_of(select_.block);
   }
   bool single_thread() const override { return out_.bytes() < kCopySmall; }
+  bool may_fail() const override { return true; }
   int64_t scratch_bytes(int) const override { return select_.scratch_bytes(); }
 
   void run(const RunCtx& c) const override {
@@ -170,6 +171,7 @@ class IndexPutKernel final : public Kernel {
               name_of(x_.dtype));
   }
   bool single_thread() const override { return out_.bytes() + values_.bytes() < kCopySmall; }
+  bool may_fail() const override { return true; }
   int64_t scratch_bytes(int) const override { return select_.scratch_bytes(); }
 
   void run(const RunCtx& c) const override {
@@ -221,6 +223,7 @@ class EmbeddingGradKernel final : public Kernel {
     nest_ = collapse(nest_, true);
   }
   bool single_thread() const override { return out_.bytes() + g_.bytes() < kCopySmall; }
+  bool may_fail() const override { return true; }
   int64_t scratch_bytes(int) const override { return by_frequency_ ? rows_ * 4 : 0; }
 
   void run(const RunCtx& c) const override {

@@ -61,6 +61,8 @@ class Kernel {
   virtual bool top_level() const { return false; }
   // True: too small to share; the engine lets one thread run it with threads == 1.
   virtual bool single_thread() const { return false; }
+  // True: data may make it call fail_run(); nothing is written to the state after that.
+  virtual bool may_fail() const { return false; }
 };
 
 using KernelPtr = std::unique_ptr<Kernel>;

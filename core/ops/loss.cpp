@@ -7,6 +7,7 @@
 #include "kernels/gather.h"
 #include "ops/registry.h"
 #include "ops/run_error.h"
+#include "ops/widened.h"
 
 namespace tessera {
 namespace {
@@ -41,7 +42,8 @@ struct NllArgs {
         kernels::read_index(c.ptr<const std::byte>(target), i * target_step, target.dtype);
     if (t == ignore) return -1;
     if (t >= 0 && t < classes) return t;
-    fail_run(c, "[nll_loss] target {} is out of bounds for {} classes. Check the labels: they must be "
+    fail_run(c,
+             "[nll_loss] target {} is out of bounds for {} classes. Check the labels: they must be "
              "classes from 0 to {}, or ignore_index ({})",
              t, classes, classes - 1, ignore);
     return -1;
@@ -56,6 +58,7 @@ class NllLossKernel final : public Kernel {
   explicit NllLossKernel(const StepDesc& d) : a_(d, 0), loss_(d.outputs[0]), total_(d.outputs[1]) {}
   // A sample costs one element; sharing them never pays.
   bool single_thread() const override { return true; }
+  bool may_fail() const override { return true; }
 
   void run(const RunCtx& c) const override {
     if (c.thread != 0) return;
@@ -89,6 +92,7 @@ class NllLossGradKernel final : public Kernel {
         total_(d.inputs[d.args.operand(6)]),
         out_(d.outputs[0]) {}
   bool single_thread() const override { return out_.count() < 16384; }
+  bool may_fail() const override { return true; }
 
   void run(const RunCtx& c) const override {
     const bool batched = out_.shape.size() == 2;
@@ -146,11 +150,13 @@ Work work_loss(const Graph& g, const Node& n) {
   return {WorkKind::kGather, x.count(), x.bytes()};
 }
 
-KernelPtr make_loss(const StepDesc& d) {
-  invariant(d.outputs[0].dtype == DType::F32, "{} kernel cannot give {}", op_text(d.op),
-            name_of(d.outputs[0].dtype));
-  if (d.op == Op::NllLoss) return std::make_unique<NllLossKernel>(d);
-  return std::make_unique<NllLossGradKernel>(d);
+KernelPtr make_loss(const StepDesc& desc) {
+  return make_widened(desc, [](const StepDesc& d) -> KernelPtr {
+    invariant(d.outputs[0].dtype == DType::F32, "{} kernel cannot give {}", op_text(d.op),
+              name_of(d.outputs[0].dtype));
+    if (d.op == Op::NllLoss) return std::make_unique<NllLossKernel>(d);
+    return std::make_unique<NllLossGradKernel>(d);
+  });
 }
 
 bool accepts_loss(Op, int, const TensorRef&) {

@@ -6,6 +6,7 @@
 
 #include "ops/norm_impl.h"
 #include "ops/registry.h"
+#include "ops/widened.h"
 
 namespace tessera {
 namespace {
@@ -247,20 +248,22 @@ Work work_norm(const Graph& g, const Node& n) {
   return {WorkKind::kReduce, x.count() * (grad ? 12 : 8), x.bytes() * (grad ? 3 : 2)};
 }
 
-KernelPtr make_norm(const StepDesc& d) {
-  for (const TensorRef& t : d.inputs)
-    invariant(t.dtype == DType::F32, "{} kernel given {}", op_text(d.op), name_of(t.dtype));
-  switch (d.op) {
-    case Op::LayerNorm:
-      return std::make_unique<LayerNormKernel>(d);
-    case Op::LayerNormGrad:
-      return std::make_unique<LayerNormGradKernel>(d);
-    case Op::GroupNorm:
-    case Op::GroupNormGrad:
-      return make_group_norm(d);
-    default:
-      return make_batch_norm(d);
-  }
+KernelPtr make_norm(const StepDesc& desc) {
+  return make_widened(desc, [](const StepDesc& d) -> KernelPtr {
+    for (const TensorRef& t : d.inputs)
+      invariant(t.dtype == DType::F32, "{} kernel given {}", op_text(d.op), name_of(t.dtype));
+    switch (d.op) {
+      case Op::LayerNorm:
+        return std::make_unique<LayerNormKernel>(d);
+      case Op::LayerNormGrad:
+        return std::make_unique<LayerNormGradKernel>(d);
+      case Op::GroupNorm:
+      case Op::GroupNormGrad:
+        return make_group_norm(d);
+      default:
+        return make_batch_norm(d);
+    }
+  });
 }
 
 bool accepts_norm(Op op, int, const TensorRef& physical) {

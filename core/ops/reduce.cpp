@@ -9,6 +9,7 @@
 #include "ops/loops.h"
 #include "ops/registry.h"
 #include "ops/view.h"
+#include "ops/widened.h"
 
 namespace tessera {
 namespace {
@@ -129,6 +130,12 @@ void write_as(const void* part, int64_t n, std::byte* out, int64_t step, DType d
       break;
     case DType::I32:
       put(reinterpret_cast<int32_t*>(out));
+      break;
+    case DType::I16:
+      put(reinterpret_cast<int16_t*>(out));
+      break;
+    case DType::I8:
+      put(reinterpret_cast<int8_t*>(out));
       break;
     default:
       put(reinterpret_cast<uint8_t*>(out));
@@ -423,11 +430,13 @@ Work work_reduce(const Graph& g, const Node& n) {
   return {WorkKind::kReduce, x.count(), x.bytes() + g.type(n.results[0]).bytes()};
 }
 
-KernelPtr make_reduce(const StepDesc& d) {
-  const TensorRef& x = d.inputs[d.args.operand(0)];
-  const ReduceArgs a(d.args, static_cast<int64_t>(x.shape.size()));
-  if (is_arg(d.op)) return std::make_unique<ArgKernel>(d, a);
-  return std::make_unique<ReduceKernel>(d, a);
+KernelPtr make_reduce(const StepDesc& desc) {
+  return make_widened(desc, [](const StepDesc& d) -> KernelPtr {
+    const TensorRef& x = d.inputs[d.args.operand(0)];
+    const ReduceArgs a(d.args, static_cast<int64_t>(x.shape.size()));
+    if (is_arg(d.op)) return std::make_unique<ArgKernel>(d, a);
+    return std::make_unique<ReduceKernel>(d, a);
+  });
 }
 
 bool accepts_reduce(Op, int, const TensorRef&) {

@@ -27,6 +27,7 @@ class RunErrors {
   void report(RunError error);
   // The first error reported since the last call, if any.
   std::optional<RunError> take();
+  bool any() const { return set_.load(std::memory_order_acquire); }
 
  private:
   std::atomic<bool> set_{false};

@@ -7,6 +7,7 @@
 #include "ops/loops.h"
 #include "ops/registry.h"
 #include "ops/view.h"
+#include "ops/widened.h"
 
 namespace tessera {
 namespace {
@@ -151,12 +152,14 @@ Work work_softmax(const Graph& g, const Node& n) {
   return {WorkKind::kReduce, x.count() * flops, x.bytes() * tensors};
 }
 
-KernelPtr make_softmax(const StepDesc& d) {
-  for (const TensorRef& t : d.inputs)
-    invariant(t.dtype == DType::F32, "{} kernel given {}", op_text(d.op), name_of(t.dtype));
-  invariant(d.outputs[0].dtype == DType::F32, "{} kernel cannot give {}", op_text(d.op),
-            name_of(d.outputs[0].dtype));
-  return std::make_unique<SoftmaxKernel>(d);
+KernelPtr make_softmax(const StepDesc& desc) {
+  return make_widened(desc, [](const StepDesc& d) -> KernelPtr {
+    for (const TensorRef& t : d.inputs)
+      invariant(t.dtype == DType::F32, "{} kernel given {}", op_text(d.op), name_of(t.dtype));
+    invariant(d.outputs[0].dtype == DType::F32, "{} kernel cannot give {}", op_text(d.op),
+              name_of(d.outputs[0].dtype));
+    return std::make_unique<SoftmaxKernel>(d);
+  });
 }
 
 bool accepts_softmax(Op, int, const TensorRef&) {

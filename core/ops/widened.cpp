@@ -98,6 +98,7 @@ class WidenedKernel final : public Kernel {
     return bytes_ + inner_->scratch_bytes(threads);
   }
   bool single_thread() const override { return inner_->single_thread(); }
+  bool may_fail() const override { return inner_->may_fail(); }
 
   void run(const RunCtx& ctx) const override {
     std::array<std::byte*, kMaxTensors> bases;

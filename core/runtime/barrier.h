@@ -15,9 +15,18 @@ class Barrier {
  public:
   explicit Barrier(int count) : count_(count) {}
 
+  // Only while nobody waits.
+  void resize(int count) { count_ = count; }
+
   void wait() {
+    wait([] {});
+  }
+  // `last` is run by the thread that arrives last, before any of them goes on.
+  template <typename F>
+  void wait(F last) {
     uint32_t phase = phase_.load(std::memory_order_relaxed);
     if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == count_) {
+      last();
       arrived_.store(0, std::memory_order_relaxed);
       phase_.fetch_add(1, std::memory_order_release);
       if (sleepers_.load(std::memory_order_seq_cst) > 0) phase_.notify_all();
@@ -39,7 +48,7 @@ class Barrier {
     _mm_pause();
 #endif
   }
-  const int count_;
+  int count_;
   alignas(64) std::atomic<int> arrived_{0};
   alignas(64) std::atomic<uint32_t> phase_{0};
   alignas(64) std::atomic<int> sleepers_{0};

@@ -2,6 +2,7 @@
 #include "runtime/engine.h"
 
 #include <omp.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -93,8 +94,17 @@ class HostKernel final : public Kernel {
 
 }  // namespace
 
-Engine::Engine(Program program, RunConfig config) : program_(std::move(program)), config_(config) {
+Engine::Engine(Program program, RunConfig config)
+    : program_(std::move(program)), config_(config), process_(getpid()) {
   config_.threads = std::max(1, config_.threads);
+  const bool all = config_.output_mode == OutputMode::kAll;
+  const double calls = all ? static_cast<double>(config_.device_iterations) *
+                                 static_cast<double>(config_.gradient_accumulation)
+                           : 1.0;
+  double bytes =
+      static_cast<double>(program_.arena_bytes) + static_cast<double>(program_.state_bytes);
+  for (const PortDesc& o : program_.outputs) bytes += calls * static_cast<double>(o.bytes());
+  check_memory(static_cast<int64_t>(std::min(bytes, 9e18)));
   arena_ = Arena(std::max<int64_t>(program_.arena_bytes, 64));
   state_ = Arena(std::max<int64_t>(program_.state_bytes, 64));
   barrier_ = std::make_unique<Barrier>(config_.threads);
@@ -131,14 +141,19 @@ Engine::Loaded Engine::load(const Section& section) {
     host_fns_.emplace_back();
     return std::make_unique<HostKernel>(&host_fns_, index, desc.target);
   };
-  std::vector<std::string> failures(section.steps.size());
+  std::vector<std::exception_ptr> failures(section.steps.size());
   auto make = [&](size_t i) {
     const StepDesc& d = section.steps[i];
+    out.steps[i].where = d.where;
     try {
       out.steps[i].kernel = make_step(d, host);
+    } catch (const UserError& e) {
+      failures[i] = std::make_exception_ptr(UserError(e.what(), d.where));
+    } catch (const std::bad_alloc&) {
+      failures[i] = std::current_exception();
     } catch (const std::exception& e) {
-      failures[i] = fmt::format("{} [{}{}{}]", e.what(), op_text(d.op),
-                                d.where.empty() ? "" : " at ", d.where);
+      failures[i] = std::make_exception_ptr(
+          InternalError(fmt::format("{} [{}]", e.what(), op_text(d.op)), d.where));
     }
   };
   // Steps with a body are compiled, which takes milliseconds each and may go on side by side;
@@ -149,8 +164,9 @@ Engine::Loaded Engine::load(const Section& section) {
     if (compiled(i)) make(i);
   for (size_t i = 0; i < section.steps.size(); ++i)
     if (!compiled(i)) make(i);
-  for (const std::string& failure : failures)
-    if (!failure.empty()) throw InternalError(failure);
+  for (const std::exception_ptr& failure : failures)
+    if (failure) std::rethrow_exception(failure);
+  place_checks(section, out);
   place_barriers(section, out);
   for (size_t i = 0; i < out.steps.size(); ++i) {
     bool team = !out.steps[i].kernel->top_level();
@@ -160,6 +176,29 @@ Engine::Loaded Engine::load(const Section& section) {
       out.stretches.push_back({i, i + 1, team});
   }
   return out;
+}
+
+// Weights must not be touched once a step has refused its data, and Ctrl-C must not wait for the
+// end of a long section: at such places all threads look, together, whether to go on.
+void Engine::place_checks(const Section& section, Loaded& loaded) const {
+  constexpr double kFlopsPerSecond = 1e11, kBytesPerSecond = 1e10, kPollSeconds = 0.02;
+  bool doubtful = false;
+  double seconds = 0;
+  for (size_t i = 0; i < loaded.steps.size(); ++i) {
+    Step& s = loaded.steps[i];
+    bool keeps = false;
+    for (const TensorRef& t : section.steps[i].outputs) keeps |= t.region == kStateRegion;
+    if (!s.kernel->top_level()) {
+      s.poll_before = seconds > kPollSeconds;
+      s.check_before = s.poll_before || (doubtful && keeps);
+    }
+    if (s.poll_before || s.kernel->top_level()) seconds = 0;
+    if (s.check_before || s.kernel->top_level()) doubtful = false;
+    doubtful |= s.kernel->may_fail();
+    const Work& w = section.work[i];
+    seconds += std::max(static_cast<double>(w.flops) / kFlopsPerSecond,
+                        static_cast<double>(w.bytes) / kBytesPerSecond);
+  }
 }
 
 // A barrier stands before a step that touches memory another thread may still be using.
@@ -177,7 +216,7 @@ void Engine::place_barriers(const Section& section, Loaded& loaded) const {
     for (const TensorRef& t : section.steps[i].outputs) mine.push_back(access_of(t, true, solo));
     int64_t scratch = k.scratch_bytes(solo ? 1 : config_.threads);
     if (scratch > 0) mine.push_back({kScratchRegion, 0, scratch, true, solo});
-    bool hazard = false;
+    bool hazard = loaded.steps[i].check_before;
     for (const Access& a : mine)
       for (const Access& p : pending) hazard |= conflict(a, p);
     if (hazard) {
@@ -208,7 +247,9 @@ void Engine::read_state(const std::string& name, void* to, int64_t bytes) const 
   std::memcpy(to, state_.data() + s.offset, static_cast<size_t>(bytes));
 }
 
-void Engine::run_stretch(const Loaded& loaded, const Stretch& stretch, int threads) {
+void Engine::run_stretch(const Loaded& loaded, const Stretch& stretch, int threads,
+                         const std::function<bool()>& poll) {
+  auto decide = [&] { leave_ = stop_.load(std::memory_order_relaxed) || errors_.any(); };
   auto body = [&](int thread) {
     FlushDenormals flush;
     RunCtx team{thread,
@@ -216,11 +257,13 @@ void Engine::run_stretch(const Loaded& loaded, const Stretch& stretch, int threa
                 bases_.data(),
                 scratch_.data(),
                 [](void* b) { static_cast<Barrier*>(b)->wait(); },
-                barrier_.get()};
+                barrier_.get(),
+                &errors_};
     RunCtx solo = team;
     solo.thread = 0;
     solo.threads = 1;
     auto run_step = [&](const Step& s) {
+      team.where = solo.where = s.where;
       if (!s.kernel->single_thread())
         s.kernel->run(team);
       else if (thread == 0)
@@ -228,7 +271,16 @@ void Engine::run_stretch(const Loaded& loaded, const Stretch& stretch, int threa
     };
     for (size_t i = stretch.begin; i < stretch.end; ++i) {
       const Step& s = loaded.steps[i];
-      if ((s.barrier_before || profiling_) && threads > 1) barrier_->wait();
+      if (s.check_before) [[unlikely]] {
+        if (s.poll_before && thread == 0 && poll && poll()) stop_.store(true);
+        if (threads == 1)
+          decide();
+        else
+          barrier_->wait(decide);
+        if (leave_) return;
+      } else if ((s.barrier_before || profiling_) && threads > 1) {
+        barrier_->wait();
+      }
       if (!profiling_) {
         run_step(s);
         continue;
@@ -252,30 +304,39 @@ std::vector<double> Engine::step_times() const {
   return out.size() == micro_.steps.size() + update_.steps.size() ? out : std::vector<double>{};
 }
 
-void Engine::check_errors() const {
-  if (auto message = take_run_error()) throw UserError(*message);
+void Engine::check_errors() {
+  if (auto error = errors_.take()) throw UserError(error->message, error->where);
+}
+
+// OpenMP may give fewer threads than asked, and a forked child has none of its parent's: a barrier
+// that waits for them would never open.
+int Engine::team_size() const {
+  if (getpid() != process_ || omp_get_dynamic() ||
+      omp_get_active_level() >= omp_get_max_active_levels())
+    return 1;
+  return std::min(config_.threads, omp_get_thread_limit());
 }
 
 void Engine::run_section(const Loaded& loaded, const std::function<bool()>& poll) {
   for (const Stretch& s : loaded.stretches) {
-    bool alone = config_.threads == 1;
+    bool alone = team_ == 1;
     if (s.team && !alone) {
       alone = true;
       for (size_t i = s.begin; i < s.end && alone; ++i)
         alone = loaded.steps[i].kernel->single_thread();
     }
     if (s.team) {
-      run_stretch(loaded, s, alone ? 1 : config_.threads);
+      run_stretch(loaded, s, alone ? 1 : team_, poll);
     } else {
-      RunCtx ctx{0, 1, bases_.data(), scratch_.data(), nullptr, nullptr};
+      RunCtx ctx{0, 1, bases_.data(), scratch_.data(), nullptr, nullptr, &errors_};
       auto start = std::chrono::steady_clock::now();
       loaded.steps[s.begin].kernel->run(ctx);
       if (profiling_) keep_best(loaded.steps[s.begin].best_us, start);
     }
     if (stop_.load(std::memory_order_relaxed) || (poll && poll()))
       throw Interrupted("the run was interrupted; weights may be from the middle of a step");
+    check_errors();
   }
-  check_errors();
 }
 
 void Engine::run(const std::vector<const void*>& inputs, const std::vector<void*>& outputs,
@@ -284,8 +345,9 @@ void Engine::run(const std::vector<const void*>& inputs, const std::vector<void*
             "run got {} inputs and {} outputs, the program has {} and {}", inputs.size(),
             outputs.size(), program_.inputs.size(), program_.outputs.size());
   stop_.store(false);
-  // torch may have fewer threads by now, or a caller may run inside a parallel region: never ask
-  // for more than exist.
+  errors_.take();  // of a run that was interrupted
+  team_ = team_size();
+  barrier_->resize(team_);
   size_t first_out = kFirstInputRegion + inputs.size();
   int64_t d_count = config_.device_iterations, g_count = config_.gradient_accumulation;
   int64_t kept = 0;  // micro-batches returned so far

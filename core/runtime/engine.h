@@ -4,6 +4,8 @@
 // runs.
 #pragma once
 
+#include <sys/types.h>
+
 #include <atomic>
 #include <functional>
 #include <memory>
@@ -11,6 +13,7 @@
 #include <vector>
 
 #include "base/arena.h"
+#include "ops/run_error.h"
 #include "plan/program.h"
 #include "runtime/barrier.h"
 
@@ -48,8 +51,9 @@ class Engine {
   void set_host_call(int index, std::function<void()> fn) { host_fns_.at(index) = std::move(fn); }
   std::byte* address(const TensorRef& t) const { return fixed_bases_[t.region] + t.offset; }
 
-  // `poll` is called between stretches of steps on the calling thread; true stops the run with
-  // Interrupted.
+  // `poll` is called every few milliseconds on the calling thread, between two steps; true stops
+  // the run with Interrupted. Data that a kernel refuses ends in UserError, with the weights as
+  // they were before the micro-batch.
   void run(const std::vector<const void*>& inputs, const std::vector<void*>& outputs,
            const std::function<bool()>& poll);
   void interrupt() { stop_.store(true); }
@@ -67,6 +71,9 @@ class Engine {
   struct Step {
     KernelPtr kernel;
     bool barrier_before = false;
+    bool check_before = false;  // with the barrier: whether to go on
+    bool poll_before = false;   // with the check: whether the caller wants to
+    std::string_view where;     // the user's line
     mutable double best_us = -1;
   };
   // Steps [begin, end) run by the team in one launch, or one top-level step.
@@ -81,9 +88,12 @@ class Engine {
 
   Loaded load(const Section& section);
   void place_barriers(const Section& section, Loaded& loaded) const;
+  void place_checks(const Section& section, Loaded& loaded) const;
+  int team_size() const;
   void run_section(const Loaded& loaded, const std::function<bool()>& poll);
-  void run_stretch(const Loaded& loaded, const Stretch& stretch, int threads);
-  void check_errors() const;
+  void run_stretch(const Loaded& loaded, const Stretch& stretch, int threads,
+                   const std::function<bool()>& poll);
+  void check_errors();
   const StateDesc& find_state(const std::string& name) const;
 
   Program program_;
@@ -95,6 +105,10 @@ class Engine {
   std::vector<std::function<void()>> host_fns_;
   std::unique_ptr<Barrier> barrier_;
   std::atomic<bool> stop_{false};
+  bool leave_ = false;  // written by the last thread at a barrier, read by all after it
+  RunErrors errors_;
+  pid_t process_;  // that the threads of the team belong to
+  int team_ = 1;   // threads of this run
   int64_t rng_offset_ = -1;
   bool profiling_ = false;
 };

@@ -98,8 +98,8 @@ class Executable:
         straight = order == tuple(range(len(marks)))
         self.forms[(len(args), *kwargs)] = _IN_ORDER if straight else order
 
-    def call(self, tensors: Any) -> Any:
-        """Run the program on prepared tensors."""
+    def call(self, tensors: Any, given: Any) -> Any:
+        """Run the program on prepared tensors; what it changes in place goes to ``given``."""
         if self._batching.shares_inputs:
             tensors = [self._batching.spread_inputs(t) for t in tensors]
         try:
@@ -120,7 +120,7 @@ class Executable:
         finally:
             self._owner = 0
             self._lock.release()
-        return self._finish(tensors, outputs)
+        return self._finish(given, outputs)
 
     def _wait_for_other_thread(self) -> None:
         """A program runs once at a time; the core runs without the GIL, so it must be guarded."""
@@ -163,7 +163,7 @@ class Executable:
         def finish(inputs: Any, outputs: list[torch.Tensor]) -> Any:
             if writebacks:
                 for position, index in writebacks:
-                    inputs[position].copy_(outputs[index])
+                    inputs[position].detach().copy_(outputs[index])
                 del outputs[count:]
             if picking:
                 outputs = [batching.pick(t, s) for t, s in zip(outputs, shapes, strict=False)]

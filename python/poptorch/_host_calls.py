@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from poptorch._errors import createPoptorchError
+from poptorch._errors import Error, createPoptorchError
 from poptorch._logging import logger
 from poptorch._state import DTYPES
 
@@ -18,7 +18,7 @@ def bind_host_calls(program: Any) -> int:
     warned = set()
     calls = program.host_calls()
     for call in calls:
-        program.set_host_call(call["index"], _bind(call))
+        program.set_host_call(call["index"], _located(_bind(call), call))
         target = call["target"]
         if target not in warned:
             warned.add(target)
@@ -29,6 +29,19 @@ def bind_host_calls(program: Any) -> int:
                 where,
             )
     return len(calls)
+
+
+def _located(run: Callable[[], None], call: dict[str, Any]) -> Callable[[], None]:
+    """``run`` with exceptions that say which op of the model failed."""
+
+    def located() -> None:
+        try:
+            run()
+        except Exception as exc:
+            text = f"{call['target']} failed on the host: {type(exc).__name__}: {exc}"
+            raise Error(text, type="host_call", location=call.get("where") or "") from exc
+
+    return located
 
 
 def tensor_at(address: int, dtype: str, shape: Any, strides: Any) -> torch.Tensor:

@@ -4,6 +4,7 @@ program on virtual IPUs."""
 
 import dataclasses
 import json
+import os
 from datetime import timedelta
 from typing import Any
 
@@ -88,9 +89,9 @@ class PoplarExecutor:
         executable = self._executable
         if executable is None or not self._is_attached:
             executable = self._make_ready(args, kwargs)
-        tensors = executable.match(args, kwargs)
+        tensors = given = executable.match(args, kwargs)
         if tensors is None:
-            tensors = self._checked_tensors(executable, args, kwargs)
+            tensors, given = self._checked_tensors(executable, args, kwargs)
         if self._training:
             optimizer = self._optimizer
             if getattr(optimizer, "host_state_is_dirty", False):
@@ -103,7 +104,7 @@ class PoplarExecutor:
                 optimizer.ipu_state_is_dirty = True
         elif self._links:
             self._follow_links()
-        return executable.call(tensors)
+        return executable.call(tensors, given)
 
     def _make_ready(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Executable:
         assert self._options.connection_type != ConnectionType.Never, (
@@ -119,11 +120,12 @@ class PoplarExecutor:
 
     def _checked_tensors(
         self, executable: Executable, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> list[torch.Tensor]:
+    ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """The tensors of a call as the program reads them, and as the caller passed them."""
         bound = self._signature.bind(args, kwargs)
         executable.template.check(bound)
         executable.learn(args, kwargs, self._signature)
-        return self._prepare(bound, compiling=False).tensors()
+        return self._prepare(bound, compiling=False).tensors(), bound.tensors()
 
     def _follow_links(self) -> None:
         """Take over weights that a training executor of the same model has changed."""
@@ -231,7 +233,7 @@ class PoplarExecutor:
         return json.dumps(
             {
                 **batching.core_options(reduction),
-                "threads": torch.get_num_threads(),
+                "threads": _thread_count(),
                 "seed": self._options.random_seed if self._options.exists("random_seed") else 0,
                 "training": self._training,
             }
@@ -488,6 +490,17 @@ def _own_options(options: Options | None, training: bool) -> Options:
         )
     own._freeze()
     return own
+
+
+_team_process: int | None = None
+
+
+def _thread_count() -> int:
+    """As many as torch uses; one in a forked child, which has none of its parent's threads."""
+    global _team_process
+    if _team_process is None:
+        _team_process = os.getpid()
+    return torch.get_num_threads() if _team_process == os.getpid() else 1
 
 
 _ops: list[str] = []

@@ -26,9 +26,7 @@ class Case:
     build: Callable[[], nn.Module]
     batch: Callable[[], tuple]
     optimizer: Callable
-    # Adam divides by the root of a tiny number where a gradient is zero but for rounding; a deep
-    # stack of batch norms amplifies rounding from step to step
-    exact_weights: bool = True
+    steps: int = 20
 
     def model(self):
         torch.manual_seed(0)
@@ -89,7 +87,6 @@ CASES = {
         lambda: models.WithLoss(models.MLP()),
         lambda: (torch.randn(64, 784), torch.randint(0, 10, (64,))),
         _adam,
-        exact_weights=False,
     ),
     "resnet18": Case(
         lambda: models.WithLoss(models.resnet18(10)), lambda: _images(4, 3, 64, 10), _sgd
@@ -98,13 +95,12 @@ CASES = {
         _calm_resnet50,
         lambda: _images(4, 3, 64, 10),
         lambda params: torch.optim.SGD(params, lr=1e-4, momentum=0.9),
-        exact_weights=False,
+        steps=5,  # float64 is slow here
     ),
     "bert": Case(
         lambda: LanguageModel(models.tiny_bert()),
         lambda: (torch.randint(0, 100, (4, 24)), torch.randint(0, 2, (4,))),
         _adamw,
-        exact_weights=False,
     ),
     "bert_masked": Case(
         lambda: LanguageModel(models.tiny_bert()),
@@ -119,7 +115,6 @@ CASES = {
         lambda: LanguageModel(models.tiny_gpt2()),
         lambda: (ids := torch.randint(0, 100, (2, 24)), ids),
         _adamw,
-        exact_weights=False,
     ),
     "gpt2_sgd": Case(
         lambda: LanguageModel(models.tiny_gpt2()),

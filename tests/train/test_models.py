@@ -8,9 +8,7 @@ import poptorch
 import pytest
 import torch
 from cases import CASES
-from tolerances import assert_pass_close, assert_steps_close
-
-STEPS = 20
+from tolerances import assert_no_worse, assert_pass_close
 
 
 def quiet():
@@ -73,21 +71,29 @@ def test_gradients_match_eager(name):
 
 @pytest.mark.parametrize("name", CASES)
 def test_training_follows_eager(name):
+    # Training feeds rounding back, in some models strongly: what float32 can promise is to stay as
+    # close to float64 as eager float32 does.
     case = CASES[name]
     model, batch = case.model(), case.data()
-    eager = copy.deepcopy(model)
+    eager, exact = copy.deepcopy(model), copy.deepcopy(model).double()
     executor = poptorch.trainingModel(
         model, options=quiet(), optimizer=case.optimizer(model.parameters())
     )
-    optimizer = case.optimizer(eager.parameters())
-    for _ in range(STEPS):
-        out, loss = executor(*batch)
-        _, expected = eager_step(eager, optimizer, batch)
-        assert_steps_close(loss, expected, "loss")
+    optimizers = [case.optimizer(m.parameters()) for m in (eager, exact)]
+    first = 1e-3
+    for step in range(case.steps):
+        loss = executor(*batch)[1].double()
+        _, theirs = eager_step(eager, optimizers[0], batch)
+        _, true = eager_step(exact, optimizers[1], double(batch))
+        first = max(first, float(true))  # the loss may fall to nothing, its error does not
+        assert_no_worse(loss, theirs.double(), true, f"loss of step {step}", at_least=first)
     executor.copyWeightsToHost()
-    if case.exact_weights:
-        for (n, p), q in zip(model.state_dict().items(), eager.state_dict().values(), strict=True):
-            assert_steps_close(p, q.detach(), n)
+    states = zip(
+        *(m.state_dict().items() for m in (model, eager, exact)),
+        strict=True,
+    )
+    for (n, ours), (_, theirs), (_, true) in states:
+        assert_no_worse(ours.double(), theirs.double(), true.double(), n)
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -222,6 +222,8 @@ class _Emitter:
                 continue
             if result.shape == tuple(val.shape) and _is_statistic(base, result, results):
                 continue
+            if base in _ANY_DTYPE and result is args[0]:
+                continue  # a statistic that autograd saves
             if result.dtype is not val.dtype or result.shape != tuple(val.shape):
                 raise AssertionError(
                     f"{name} lowered to {result!r} instead of {val.dtype} {tuple(val.shape)}"

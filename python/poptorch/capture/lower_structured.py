@@ -47,12 +47,12 @@ def _(w, n, x, dims, keepdim):
 
 @lower("any")
 def _(w, n, x, dims=None, keepdim=False):
-    return w.reduce("any", w.cast(x, torch.bool), _dims(x, dims), keepdim)
+    return w.cast(w.reduce("any", w.cast(x, torch.bool), _dims(x, dims), keepdim), n.dtype)
 
 
 @lower("all")
 def _(w, n, x, dims=None, keepdim=False):
-    return w.reduce("all", w.cast(x, torch.bool), _dims(x, dims), keepdim)
+    return w.cast(w.reduce("all", w.cast(x, torch.bool), _dims(x, dims), keepdim), n.dtype)
 
 
 def _arg_reduce(w, name, x, dim, keepdim, shape):

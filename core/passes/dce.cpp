@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Drops nodes none of whose results reach an output, a gradient or a state update.
+// Drops nodes none of whose results reach an output, a gradient or a state update, and the indices
+// of a max pool that only backward would read.
 #include <algorithm>
 
 #include "passes/pass.h"
@@ -13,14 +14,19 @@ bool dce(Graph& g, const PassContext&) {
   for (const StateUpdate& u : g.updates) live[u.value] = true;
   if (g.loss != kNoValue) live[g.loss] = true;
   std::vector<Node> kept;
+  bool trimmed = false;
   for (size_t i = g.nodes.size(); i-- > 0;) {
     Node& n = g.nodes[i];
     if (std::none_of(n.results.begin(), n.results.end(), [&](ValueId v) { return live[v]; }))
       continue;
     for (ValueId v : n.operands) live[v] = true;
+    if (n.op == Op::MaxPool2d && n.results.size() == 2 && !live[n.results[1]]) {
+      n.results.pop_back();
+      trimmed = true;
+    }
     kept.push_back(std::move(n));
   }
-  bool changed = kept.size() != g.nodes.size();
+  bool changed = trimmed || kept.size() != g.nodes.size();
   std::reverse(kept.begin(), kept.end());
   g.nodes = std::move(kept);
   return changed;

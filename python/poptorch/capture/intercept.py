@@ -11,7 +11,7 @@ import torch.nn.functional as F  # noqa: N812
 
 from . import _torch_private as private
 from . import library, state
-from .errors import data_dependent, user_frame
+from .errors import data_dependent, make_error, user_frame
 
 _VALUE_READS = {
     torch.Tensor.tolist: ".tolist()",
@@ -229,6 +229,14 @@ def _value_read(mode, func, args, kwargs):
     return NotImplemented
 
 
+def _backward(mode, func, args, kwargs):
+    raise make_error(
+        "backward() is called in forward. The backward pass and the weight update are part of each "
+        "call of a training model: return the loss, or mark it with poptorch.identity_loss.",
+        user_frame(),
+    )
+
+
 def _is_float(value):
     return isinstance(value, torch.Tensor) and value.dtype.is_floating_point
 
@@ -298,6 +306,7 @@ HANDLERS = {
     F.gaussian_nll_loss: _gaussian_nll_loss,
     F.ctc_loss: _ctc_loss,
     torch.ctc_loss: _ctc_loss,
+    torch.Tensor.backward: _backward,
     **dict.fromkeys(_VALUE_READS, _value_read),
     **dict.fromkeys(_NORM_ARGUMENTS, _norm_in_input_type),
     **dict.fromkeys(
@@ -337,6 +346,12 @@ class Interceptor(private.TorchFunctionMode):
         return out
 
     def _call(self, func, args, kwargs):
+        if kwargs.get("generator") is not None:
+            raise make_error(
+                "A torch.Generator cannot be used in a captured model: its random numbers come "
+                "from the device's own state. Seed that with poptorch.Options().randomSeed().",
+                user_frame(),
+            )
         handler = HANDLERS.get(func)
         if handler is not None:
             out = handler(self, func, args, kwargs)

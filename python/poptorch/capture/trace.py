@@ -6,12 +6,15 @@ touched; the user's module is put back whatever happens.
 """
 
 import contextlib
+import logging
 import sys
 import warnings
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
+
+from poptorch._logging import logger
 
 from . import _torch_private as private
 from . import errors, mutations, placement, state, structure
@@ -249,11 +252,12 @@ def _reachable(starts):
 
 
 def pick_loss(session, result):
-    """The marked tensor that feeds no other marked one; an error unless there is exactly one."""
+    """The marked tensor that feeds no other marked one, and its line; an error unless there is
+    exactly one."""
     marked = [(t, where) for t, where in session.losses if t.grad_fn is not None]
     if not marked:
         if len(session.detached_losses) == 1:  # nothing to train, still a loss to return
-            return session.detached_losses[0][0]
+            return session.detached_losses[0]
         raise errors.make_error(
             f"{NO_LOSS} A training model must compute its loss in forward: use a loss of torch.nn, "
             "or mark your own with poptorch.identity_loss(loss, reduction='none')."
@@ -267,7 +271,7 @@ def pick_loss(session, result):
     if len(final) > 1:
         lines = "".join(f"\n  loss at {errors.describe(where)}" for _, where in final)
         raise errors.make_error(MANY_LOSSES + lines)
-    return final[0][0]
+    return final[0]
 
 
 def _check_state_of_result(leaves):
@@ -300,7 +304,7 @@ def trace_model(model, args, kwargs, *, training, native_ops):
     fakes = [s.fake for s in slots] + fake_inputs
     state.enter(session)
     try:
-        with fake_mode, private.patched_torch():
+        with fake_mode, private.patched_torch(), _quiet():
             gm = private.trace(joint, fakes, table)
             traced.gm, traced.written = mutations.make_pure(gm, fakes, table)
     finally:
@@ -308,6 +312,17 @@ def trace_model(model, args, kwargs, *, training, native_ops):
         placement.reset_placement()
     traced.streams = session.streams
     return traced
+
+
+@contextlib.contextmanager
+def _quiet():
+    """Keeps torch from printing its own stack before an error that the user gets anyway."""
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+    before, log.disabled = log.disabled, True
+    try:
+        yield
+    finally:
+        log.disabled = before
 
 
 def _run_joint(model, args, kwargs, session, traced, tensors):
@@ -358,12 +373,29 @@ def _finish(session, traced, result):
     traced.num_values = len(outputs)
     if not session.training:
         return outputs
-    loss = pick_loss(session, result)
+    loss, where = pick_loss(session, result)
     traced.has_loss = True
     wanted = [s for s in traced.slots if s.trainable]
     gradients = _differentiate(session, loss, wanted)
     traced.grads = [s for s, g in zip(wanted, gradients, strict=False) if g is not None]
+    _warn_about_loss(loss, where, wanted, traced.grads)
     return [*outputs, loss, *[g for g in gradients if g is not None]]
+
+
+def _warn_about_loss(loss, where, wanted, graded):
+    """Says what is allowed but seldom meant."""
+    if wanted and not graded:
+        logger.warning(
+            "The loss depends on no trainable parameter: nothing will be trained.\n  at %s",
+            errors.describe(where),
+        )
+    elif loss.numel() > 1:
+        logger.warning(
+            "The loss is no scalar but of shape %s: the gradient is that of the sum of its "
+            'elements. Use reduction="mean", or "sum" if that is meant.\n  at %s',
+            list(loss.shape),
+            errors.describe(where),
+        )
 
 
 def _differentiate(session, loss, slots):

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What runs: a program step described by plain data (StepDesc), and the kernel object made from it when a program
-// is loaded. A kernel is run by all threads of the team at once (SPMD) and splits the work by thread index.
+// What runs: a program step described by plain data (StepDesc), and the kernel object made from it
+// when a program is loaded. A kernel is run by all threads of the team at once (SPMD) and splits
+// the work by thread index.
 #pragma once
 
 #include <cstddef>
@@ -22,21 +23,23 @@ class RunErrors;
 
 struct StepDesc {
   Op op = Op::HostCall;
-  std::string target;               // of a host call
-  Args args;                        // kOperand entries index `inputs`
-  std::vector<TensorRef> inputs;    // physical: strides may be anything a view can make
-  std::vector<TensorRef> outputs;   // dense, in the order the layout pass chose
-  std::string body;                 // text IR of a fused region or an epilogue
-  std::string where;                // user's line and scope, for errors and reports
-  int host_index = -1;              // of a host call: which callback
+  std::string target;              // of a host call
+  Args args;                       // kOperand entries index `inputs`
+  std::vector<TensorRef> inputs;   // physical: strides may be anything a view can make
+  std::vector<TensorRef> outputs;  // dense, in the order the layout pass chose
+  std::string body;                // text IR of a fused region or an epilogue
+  std::string where;               // user's line and scope, for errors and reports
+  int host_index = -1;             // of a host call: which callback
 };
 
-// Per-thread view of one run. `barrier` is for kernels with phases: every thread of the team calls it equally often.
+// Per-thread view of one run. `barrier` is for kernels with phases: every thread of the team calls
+// it equally often.
 struct RunCtx {
   int thread = 0;
   int threads = 1;
   std::byte* const* bases = nullptr;  // by TensorRef::region
-  std::byte* scratch = nullptr;       // Kernel::scratch_bytes(threads), shared by the team, 64-byte aligned
+  std::byte* scratch =
+      nullptr;  // Kernel::scratch_bytes(threads), shared by the team, 64-byte aligned
   void (*barrier_fn)(void*) = nullptr;
   void* barrier_arg = nullptr;
   RunErrors* errors = nullptr;  // for fail_run()
@@ -57,7 +60,8 @@ class Kernel {
   virtual void run(const RunCtx& ctx) const = 0;
   // Memory the team shares while this step runs.
   virtual int64_t scratch_bytes(int /*threads*/) const { return 0; }
-  // True: called by one thread outside the parallel region (libraries that open their own, host calls).
+  // True: called by one thread outside the parallel region (libraries that open their own, host
+  // calls).
   virtual bool top_level() const { return false; }
   // True: too small to share; the engine lets one thread run it with threads == 1.
   virtual bool single_thread() const { return false; }
@@ -70,7 +74,8 @@ using KernelPtr = std::unique_ptr<Kernel>;
 // Contiguous slice [begin, end) of `n` items for this thread, cut at multiples of `grain`.
 inline std::pair<int64_t, int64_t> thread_range(const RunCtx& c, int64_t n, int64_t grain = 1) {
   int64_t chunks = (n + grain - 1) / grain;
-  int64_t b = chunks * c.thread / c.threads * grain, e = chunks * (c.thread + 1) / c.threads * grain;
+  int64_t b = chunks * c.thread / c.threads * grain,
+          e = chunks * (c.thread + 1) / c.threads * grain;
   return {b < n ? b : n, e < n ? e : n};
 }
 

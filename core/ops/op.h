@@ -36,8 +36,12 @@ enum class DTypeRule : uint8_t {
 std::string_view op_text(Op op);
 std::optional<Op> op_from_text(std::string_view text);
 OpKind op_kind(Op op);
-inline bool is_pointwise(Op op) { return op_kind(op) == OpKind::kPointwise; }
-inline bool is_view(Op op) { return op_kind(op) == OpKind::kView; }
+inline bool is_pointwise(Op op) {
+  return op_kind(op) == OpKind::kPointwise;
+}
+inline bool is_view(Op op) {
+  return op_kind(op) == OpKind::kView;
+}
 int pointwise_arity(Op op);
 DTypeRule pointwise_rule(Op op);
 int pointwise_flops(Op op);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where every value of a graph lies in memory, before buffers have addresses: produced values are dense in their
-// order, views alias what they look at.
+// Where every value of a graph lies in memory, before buffers have addresses: produced values are
+// dense in their order, views alias what they look at.
 #pragma once
 
 #include <optional>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The table of ops: for each row of ops.def the functions of its family. Nothing registers itself; a family
-// that misses a function does not link.
+// The table of ops: for each row of ops.def the functions of its family. Nothing registers itself;
+// a family that misses a function does not link.
 #pragma once
 
 #include <vector>
@@ -14,24 +14,28 @@ namespace tessera {
 
 struct OpRow {
   std::string_view text;
-  // Result types (row-major) from the operand types and arguments; throws UserError for a call that makes no sense.
+  // Result types (row-major) from the operand types and arguments; throws UserError for a call that
+  // makes no sense.
   std::vector<TensorType> (*infer)(const Graph&, const Node&);
   Work (*work)(const Graph&, const Node&);
   KernelPtr (*make)(const StepDesc&);
-  // Whether the kernel reads operand `index` with these physical strides; contiguous row-major always works.
+  // Whether the kernel reads operand `index` with these physical strides; contiguous row-major
+  // always works.
   bool (*accepts)(Op op, int index, const TensorRef& physical);
 };
 
 const OpRow& op_row(Op op);  // structured and view ops only
 
 // Families. `view` and `composite` have no kernel; `fused` lives in codegen/, `host` in runtime/.
-#define TESSERA_FAMILIES(ROW) \
-  ROW(matmul) ROW(convolution) ROW(pool) ROW(norm) ROW(softmax) ROW(loss) ROW(attention) ROW(reduce) ROW(gather) ROW(join)
+#define TESSERA_FAMILIES(ROW)                                                            \
+  ROW(matmul)                                                                            \
+  ROW(convolution) ROW(pool) ROW(norm) ROW(softmax) ROW(loss) ROW(attention) ROW(reduce) \
+      ROW(gather) ROW(join)
 
-#define ROW(family)                                                    \
-  std::vector<TensorType> infer_##family(const Graph&, const Node&);   \
-  Work work_##family(const Graph&, const Node&);                       \
-  KernelPtr make_##family(const StepDesc&);                            \
+#define ROW(family)                                                  \
+  std::vector<TensorType> infer_##family(const Graph&, const Node&); \
+  Work work_##family(const Graph&, const Node&);                     \
+  KernelPtr make_##family(const StepDesc&);                          \
   bool accepts_##family(Op op, int index, const TensorRef& physical);
 TESSERA_FAMILIES(ROW)
 #undef ROW

@@ -10,18 +10,29 @@ namespace tessera {
 
 bool materialize_outputs(Graph& g, const PassContext&) {
   std::vector<bool> computed(g.values.size(), false);
-  for (const Node& n : g.nodes)
-    if (!is_view(n.op) && n.op != Op::HostCall)  // host calls are bound to fixed addresses
+  std::vector<ValueId> memory(g.values.size());  // the value that a view looks at
+  for (size_t v = 0; v < memory.size(); ++v) memory[v] = static_cast<ValueId>(v);
+  // Host calls are bound to fixed addresses, outputs lie where the caller's tensors are.
+  std::set<ValueId> bound;
+  for (const Node& n : g.nodes) {
+    if (is_view(n.op)) {
+      memory[n.results[0]] = memory[n.operands[0]];
+    } else if (n.op == Op::HostCall) {
+      for (ValueId v : n.operands) bound.insert(memory[v]);
+    } else {
       for (ValueId v : n.results) computed[v] = true;
+    }
+  }
   std::set<ValueId> taken;
   Builder b(g);
-  auto own = [&](ValueId& v) {
-    bool fine = computed[v] && g.type(v).order.empty() && taken.insert(v).second;
+  auto own = [&](ValueId& v, bool moves) {
+    bool fine = computed[v] && g.type(v).order.empty() && !(moves && bound.contains(v)) &&
+                taken.insert(v).second;
     if (!fine) v = b.copy(v, {g.type(v).dtype, g.type(v).shape, {}});
   };
   // States first: their values are written in place, outputs are cheaper to copy.
-  for (StateUpdate& u : g.updates) own(u.value);
-  for (ValueId& v : g.outputs) own(v);
+  for (StateUpdate& u : g.updates) own(u.value, false);
+  for (ValueId& v : g.outputs) own(v, true);
   for (Node& n : b.out) g.nodes.push_back(std::move(n));
   return !b.out.empty();
 }

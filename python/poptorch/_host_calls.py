@@ -3,6 +3,7 @@
 alias the program's memory. Everything is bound once, so a call costs little more than the op."""
 
 import ctypes
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -39,9 +40,19 @@ def _located(run: Callable[[], None], call: dict[str, Any]) -> Callable[[], None
             run()
         except Exception as exc:
             text = f"{call['target']} failed on the host: {type(exc).__name__}: {exc}"
+            _drop_frames(exc)
             raise Error(text, type="host_call", location=call.get("where") or "") from exc
 
     return located
+
+
+def _drop_frames(exc: BaseException | None) -> None:
+    """Tracebacks as text: their frames hold tensors over memory that they may outlive."""
+    while exc is not None:
+        if exc.__traceback__ is not None:
+            exc.add_note("".join(traceback.format_tb(exc.__traceback__)))
+            exc.__traceback__ = None
+        exc = exc.__cause__ or exc.__context__
 
 
 def tensor_at(address: int, dtype: str, shape: Any, strides: Any) -> torch.Tensor:
@@ -87,9 +98,10 @@ def _first_usable(
 ) -> Callable[[], None]:
     """Decides in the first run, when there is real data, whether ``in_place`` can be used.
 
-    Some ops refuse their ``out`` argument, or put new memory behind it.
+    Some ops refuse their ``out`` argument, put new memory behind it, or give it the order of
+    dimensions that their input has.
     """
-    before = [(t.data_ptr(), t.shape) for t in outputs]
+    before = [(t.data_ptr(), t.shape, t.stride()) for t in outputs]
     chosen: Callable[[], None] | None = None
 
     def run() -> None:
@@ -99,14 +111,15 @@ def _first_usable(
             return
         try:
             in_place()
-            if before == [(t.data_ptr(), t.shape) for t in outputs]:
+            if before == [(t.data_ptr(), t.shape, t.stride()) for t in outputs]:
                 chosen = in_place
                 return
         except RuntimeError:
             pass
-        for tensor, (address, _) in zip(outputs, before, strict=True):
+        for tensor, (address, shape, strides) in zip(outputs, before, strict=True):
             if tensor.data_ptr() != address:
                 raise createPoptorchError("torch replaced the memory of a host call's result")
+            tensor.as_strided_(shape, strides)
         functional()
         chosen = functional
 

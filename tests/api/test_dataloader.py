@@ -139,3 +139,69 @@ def test_asynchronous_modes_say_that_they_are_not_there_yet(opts):
         poptorch.DataLoader(opts, numbers(4), mode=poptorch.DataLoaderMode.Async)
     with pytest.raises(AssertionError):
         poptorch.DataLoader(None, numbers(4))
+
+
+def test_defaults_differ_from_torch_only_where_they_should(opts):
+    loader = poptorch.DataLoader(opts, numbers(10))
+    assert loader.combinedBatchSize == 1 and len(loader) == 10
+    assert loader.drop_last and not loader.persistent_workers and loader.num_workers == 0
+    assert [batch[0].item() for batch in loader] == list(range(10)), "not shuffled"
+    assert isinstance(loader, torch.utils.data.DataLoader)
+    for name in ("combinedBatchSize", "options"):
+        with pytest.raises(AttributeError):
+            setattr(loader, name, None)
+    loader.terminate()  # nothing to stop
+    assert len(list(loader)) == 10
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("count", [12, 13, 23])
+def test_length_is_the_number_of_calls(opts, drop_last, count, log):
+    opts.deviceIterations(2).Training.gradientAccumulation(3)
+    loader = poptorch.DataLoader(opts, numbers(count), batch_size=2, drop_last=drop_last)
+    sizes = [len(batch[0]) for batch in loader]
+    left = count % 12
+    assert sizes == [12] * (count // 12) + ([left] if left and not drop_last else [])
+    assert len(loader) == len(sizes)
+    warned = "is not divisible by the number of elements processed per step" in log.text
+    assert warned == (left != 0 and not drop_last)
+
+
+def test_batch_sampler_that_is_not_alone(opts):
+    sampler = BatchSampler(SequentialSampler(range(10)), 2, False)
+    with pytest.raises(poptorch.Error, match="mutually exclusive with batch_size, shuffle"):
+        poptorch.DataLoader(opts, numbers(10), shuffle=True, batch_sampler=sampler)
+    loader = poptorch.DataLoader(opts, numbers(10), batch_sampler=sampler)
+    assert [len(batch[0]) for batch in loader] == [2] * 5
+    own = poptorch.Options()
+    own.Distributed.configureProcessId(0, 2)
+    text = "mutually exclusive with auto_distributed_partitioning=True"
+    with pytest.raises(poptorch.Error, match=text):
+        poptorch.DataLoader(own, numbers(10), batch_sampler=sampler)
+
+
+def test_batch_sampler_without_a_length(opts, log):
+    class Endless:
+        def __iter__(self):
+            return iter([[0, 1], [2, 3], [4, 5]])
+
+    loader = poptorch.DataLoader(
+        opts.deviceIterations(2), numbers(6), batch_sampler=Endless(), drop_last=False
+    )
+    assert "is not implemented" in log.text
+    assert [len(batch[0]) for batch in loader] == [4, 2]
+
+
+def test_structures_of_samples_are_kept(opts):
+    class Named(torch.utils.data.Dataset):
+        def __getitem__(self, index):
+            return {"x": torch.full((3,), float(index)), "y": (index, torch.tensor(index))}
+
+        def __len__(self):
+            return 4
+
+    sampler = BatchSampler(SequentialSampler(range(4)), 2, True)
+    loader = poptorch.DataLoader(opts.deviceIterations(2), Named(), batch_sampler=sampler)
+    (batch,) = loader
+    assert batch["x"].shape == (4, 3)
+    assert [t.tolist() for t in batch["y"]] == [[0, 1, 2, 3], [0, 1, 2, 3]]

@@ -291,3 +291,18 @@ def test_buffers_listed_as_updatable_can_be_sent_alone(opts):
     plain(torch.zeros(1))
     with pytest.raises(poptorch.Error, match="No named buffers marked as updatable"):
         plain.copyNamedBuffersToDevice()
+
+
+def test_training_goes_on_from_uploaded_weights_with_the_same_momentum(regression, batch, opts):
+    eager = copy.deepcopy(regression)
+    ours = torch.optim.SGD(regression.parameters(), lr=0.1, momentum=0.9)
+    theirs = torch.optim.SGD(eager.parameters(), lr=0.1, momentum=0.9)
+    training = poptorch.trainingModel(regression, opts, ours)
+    for _ in range(3):
+        for _ in range(3):
+            torch.testing.assert_close(training(*batch)[1], eager_step(eager, theirs, *batch))
+        for model in (regression, eager):
+            with torch.no_grad():
+                model.linear.weight.mul_(0.5)
+        training.copyWeightsToDevice()
+    torch.testing.assert_close(regression.linear.weight, eager.linear.weight)

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs one kernel the way the engine does: every tensor in a region of its own, a team of threads, a barrier.
+// Runs one kernel the way the engine does: every tensor in a region of its own, a team of threads,
+// a barrier.
 #pragma once
 
 #include <barrier>
@@ -80,11 +81,18 @@ inline void run_step(KernelPtr (*make)(const StepDesc&), StepDesc desc, std::vec
   KernelPtr kernel = make(desc);
   if (kernel->top_level() || kernel->single_thread()) threads = 1;
   std::vector<std::byte> scratch(kernel->scratch_bytes(threads) + 64);
-  auto* aligned = reinterpret_cast<std::byte*>((reinterpret_cast<uintptr_t>(scratch.data()) + 63) / 64 * 64);
+  auto* aligned =
+      reinterpret_cast<std::byte*>((reinterpret_cast<uintptr_t>(scratch.data()) + 63) / 64 * 64);
   std::barrier barrier(threads);
   auto body = [&](int t) {
-    RunCtx c{t, threads, bases.data(), aligned, [](void* b) { static_cast<std::barrier<>*>(b)->arrive_and_wait(); },
-             &barrier, &harness_errors(), "somewhere"};
+    RunCtx c{t,
+             threads,
+             bases.data(),
+             aligned,
+             [](void* b) { static_cast<std::barrier<>*>(b)->arrive_and_wait(); },
+             &barrier,
+             &harness_errors(),
+             "somewhere"};
     kernel->run(c);
   };
   std::vector<std::thread> team;

@@ -54,7 +54,8 @@ std::unique_ptr<Graph> random_graph(unsigned seed) {
       }
     }
   }
-  // New states are read by nothing else, so that a read of overwritten state is a read of the old value.
+  // New states are read by nothing else, so that a read of overwritten state is a read of the old
+  // value.
   for (size_t i = 0; i < states.size(); ++i)
     g->updates.push_back({states[i], b.add(Op::Add, {states[i], known[known.size() - 3 - i]}, t)});
   g->nodes = std::move(b.out);

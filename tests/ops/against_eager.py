@@ -35,13 +35,14 @@ def compare_results(actual, expected):
         assert_pass_close(a, visible(b), f"output {path}")
 
 
-def check_training(model, args, calls=2):
+def check_training(model, args, calls=2, with_loss=WithLoss):
     """Outputs, gradients, buffers and written inputs of some steps; returns the executor.
 
-    A step of SGD with rate 1 moves each weight by its gradient. Eager starts each step from the
-    weights that ours reached, so that no difference is fed back.
+    ``with_loss`` turns a model into one that gives (output, loss). A step of SGD with rate 1 moves
+    each weight by its gradient. Eager starts each step from the weights that ours reached, so that
+    no difference is fed back.
     """
-    model = WithLoss(model)
+    model = with_loss(model)
     eager = copy.deepcopy(model)
     optimizer = poptorch.optim.SGD(model.parameters(), lr=1.0)
     executor = poptorch.trainingModel(model, options=quiet(), optimizer=optimizer)
@@ -53,7 +54,7 @@ def check_training(model, args, calls=2):
         eager.zero_grad()
         expected = eager(*their_args)
         compare_results(actual, expected)
-        expected[1].backward()
+        expected[1].sum().backward()
         compare_written(our_args, their_args)
         _compare_gradients(model, eager, before)
         buffers = dict(model.named_buffers())
@@ -80,6 +81,31 @@ def _compare_gradients(model, eager, before):
             assert torch.equal(new, before[n]), f"{n} has no gradient but moved"
         else:
             assert_pass_close(new, before[n] - p.grad, f"{n} after the step")
+
+
+def check_gradients(model, args):
+    """Outputs and gradients of one step, judged against float64; returns the executor.
+
+    For sums of many terms, where eager float32 itself is far from the truth.
+    """
+    model = WithLoss(model)
+    eager, exact = copy.deepcopy(model), copy.deepcopy(model).double()
+    before = {n: p.detach().double() for n, p in eager.named_parameters()}
+    optimizer = poptorch.optim.SGD(model.parameters(), lr=1.0)
+    executor = poptorch.trainingModel(model, options=quiet(), optimizer=optimizer)
+    results = executor(*args), eager(*args), exact(*double(args))
+    leaves = [structure.tensors_of(r) for r in results]
+    for (path, ours), (_, theirs), (_, true) in zip(*leaves, strict=True):
+        assert_no_worse(*(t.detach().double() for t in (ours, theirs, true)), f"output {path}")
+    executor.copyWeightsToHost()
+    for _, loss in results[1:]:
+        loss.backward()
+    after, truth = dict(model.named_parameters()), dict(exact.named_parameters())
+    for n, p in eager.named_parameters():
+        # the subtraction of the update rounds, for eager as for us
+        theirs = (p.detach() - p.grad).double()
+        assert_no_worse(after[n].detach().double(), theirs, before[n] - truth[n].grad, n)
+    return executor
 
 
 def check_inference(model, args, calls=2):

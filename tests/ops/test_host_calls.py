@@ -1,12 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ops without a kernel: run by torch at their place in the program."""
 
+import copy
+import gc
 import inspect
+import traceback
 
 import poptorch
 import pytest
 import torch
-from against_eager import check_inference, check_training, quiet, summary
+import torch.nn.functional as F  # noqa: N812
+from against_eager import check_inference, check_steps, check_training, quiet, summary
+from harness import WithLoss
+from tolerances import assert_pass_close
 from torch import nn
 
 
@@ -115,7 +121,9 @@ def test_runs_at_its_place_in_every_micro_batch():
     # the weight falls by x between the micro-batches: 3,3 then 2,1 then 1,0
     expected = [[3.0, 6.0], [2.0, 1.0], [2.0, 0.0]]
     assert torch.stack([x.flatten() for _, x in ORDER[::2]]).tolist() == expected
-    assert torch.equal(torch.stack([x for _, x in ORDER[1::2]]).flatten(1), torch.tensor(expected) + 1)
+    assert torch.equal(
+        torch.stack([x for _, x in ORDER[1::2]]).flatten(1), torch.tensor(expected) + 1
+    )
 
 
 def test_several_results_of_other_types_and_layouts():
@@ -136,12 +144,50 @@ def test_reads_a_view_and_is_viewed():
     check_inference(Model(), (torch.randn(2, 5, 4),))
 
 
+@pytest.mark.parametrize("mode", ["reflect", "replicate"])
+def test_reads_what_a_kernel_left_in_another_order(mode):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv2d(4, 2, 3, padding=1, padding_mode=mode))
+    check_training(model, (torch.randn(2, 3, 8, 8),))
+
+
 def test_result_is_an_output_and_an_input_is_handed_through():
     class Model(nn.Module):
         def forward(self, x):
             return torch.sort(x, 1), torch.cumsum(x, 0), x
 
     check_inference(Model(), (torch.randn(3, 5),))
+
+
+def test_reads_what_is_also_an_output():
+    class Model(nn.Module):
+        def forward(self, x):
+            y, z = x * 2, x + 1
+            return y, torch.cumsum(y, 0), z, torch.cumsum(z.t(), 0), z
+
+    check_inference(Model(), (torch.randn(3, 5),))
+
+
+@pytest.mark.parametrize("name", ["multi_margin_loss", "multilabel_margin_loss", "ctc_loss"])
+def test_a_loss_reads_the_output(name):
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.lin = nn.Linear(4, 4)
+
+        def forward(self, x):
+            y = self.lin(x)
+            if name == "ctc_loss":
+                y = y.log_softmax(-1)
+                return y, F.ctc_loss(y[:, None], torch.tensor([[1, 2, 1]]), [5], [3])
+            target = torch.tensor(
+                [0, 3, 1, 2, 3] if name == "multi_margin_loss" else [[1, 2, -1, 0]] * 5
+            )
+            return y, getattr(F, name)(y, target)
+
+    torch.manual_seed(0)
+    executor = check_steps(Model(), (torch.randn(5, 4),), lambda p: torch.optim.SGD(p, lr=0.1))
+    assert summary(executor)["host_calls"]
 
 
 def test_on_integers_and_bools():
@@ -181,6 +227,21 @@ def test_an_exception_names_the_users_line_and_leaves_the_executor_usable():
     assert torch.equal(out, good * kept * 2)
 
 
+def test_what_is_kept_of_an_exception_survives_the_program():
+    executor = poptorch.inferenceModel(Checked(), options=quiet())
+    with pytest.raises(poptorch.Error) as error:
+        executor(torch.tensor([[1.0, -2.0, 3.0]]))
+    cause = error.value.__cause__
+    assert isinstance(cause, Fails)
+    assert any("in checked_double" in note for note in cause.__notes__)
+    executor.destroy()
+    del executor
+    gc.collect()
+    # frames of the op would hold tensors over memory that is gone
+    kept = traceback.TracebackException.from_exception(error.value, capture_locals=True)
+    assert "a negative number" in "".join(kept.format())
+
+
 def test_an_exception_in_the_first_run():
     executor = poptorch.inferenceModel(Checked(), options=quiet())
     with pytest.raises(poptorch.Error, match="a negative number"):
@@ -210,3 +271,24 @@ def test_the_summary_lists_them():
     calls = summary(executor)["host_calls"]
     assert [c["target"] for c in calls] == ["aten::cumsum.default"] * 2
     assert all("test_host_calls.py" in c["where"] for c in calls)
+
+
+def test_gradients_accumulate_through_them():
+    torch.manual_seed(0)
+    model = WithLoss(Between())
+    eager = copy.deepcopy(model)
+    options = quiet().deviceIterations(2)
+    options.Training.gradientAccumulation(3)
+    optimizer = poptorch.optim.SGD(model.parameters(), lr=0.1)
+    executor = poptorch.trainingModel(model, options=options, optimizer=optimizer)
+    batch = torch.randn(24, 4)
+    executor(batch)
+    executor.copyWeightsToHost()
+    optimizer = torch.optim.SGD(eager.parameters(), lr=0.1)
+    for update in batch.split(12):
+        optimizer.zero_grad()
+        for micro_batch in update.split(4):
+            (eager(micro_batch)[1] / 3).backward()
+        optimizer.step()
+    for (n, p), q in zip(model.named_parameters(), eager.parameters(), strict=True):
+        assert_pass_close(p.detach(), q.detach(), n)

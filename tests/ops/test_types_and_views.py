@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Types, shapes and aliasing at the border of a program."""
 
+import copy
+
 import poptorch
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 from against_eager import check_inference, check_training, quiet
+from harness import WithLoss
+from tolerances import PASS
 from torch import nn
 
 
@@ -45,8 +49,15 @@ def test_integer_arithmetic(dtype):
 @pytest.mark.parametrize("dtype", INTEGERS)
 def test_integer_results_that_change_type(dtype):
     def model(a, b):
-        return a / 2, a > b, a == 3, a + 0.5, a.float().sqrt(), a.bool(), a.long(), torch.where(
-            a > b, a, b
+        return (
+            a / 2,
+            a > b,
+            a == 3,
+            a + 0.5,
+            a.float().sqrt(),
+            a.bool(),
+            a.long(),
+            torch.where(a > b, a, b),
         )
 
     check(model, ramp(4, 5, dtype=dtype).abs(), ramp(5, dtype=dtype) + 2)
@@ -182,7 +193,9 @@ def test_half_models_train(name, dtype):
         if name == "gelu":
             return F.gelu(v) + v.sigmoid() * v.tanh()
         if name == "reductions":
-            return v.sum(1, keepdim=True) / 8 + v.mean((2, 3), keepdim=True) + v.amax(2, keepdim=True)
+            return (
+                v.sum(1, keepdim=True) / 8 + v.mean((2, 3), keepdim=True) + v.amax(2, keepdim=True)
+            )
         if name == "attention":
             return F.scaled_dot_product_attention(v, v, v)
         if name == "var":
@@ -204,12 +217,7 @@ def test_half_models_train(name, dtype):
 
 
 def check_half(model, args, dtype):
-    """Against the same model in float32: half arithmetic of eager differs in where it rounds."""
-    import copy
-
-    from harness import WithLoss
-    from tolerances import PASS
-
+    """One step against eager, which rounds at other places: a few units of the type are allowed."""
     exact = copy.deepcopy(model)
     executor_model = WithLoss(model)
     before = {n: p.detach().clone() for n, p in executor_model.named_parameters()}
@@ -459,3 +467,23 @@ def test_frozen_half_of_a_model():
     model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2))
     model[0].requires_grad_(False)
     check_training(model, (ramp(5, 4) / 9,))
+
+
+def test_buffers_of_all_types():
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.w = nn.Parameter(torch.ones(3))
+            self.register_buffer("count", torch.tensor(0))
+            self.register_buffer("seen", torch.zeros(3, dtype=torch.bool))
+            for dtype in (torch.float16, torch.float64, torch.int8, torch.int16, torch.uint8):
+                self.register_buffer(str(dtype)[6:], torch.zeros(3, dtype=dtype))
+
+        def forward(self, x):
+            self.count += 1
+            self.seen |= x[0] > 0
+            for buffer in (self.float16, self.float64, self.int8, self.int16, self.uint8):
+                buffer += 2
+            return x * self.w * self.count + self.float16 + self.int8 + self.uint8
+
+    check_training(Model(), (ramp(4, 3),))

@@ -280,10 +280,17 @@ class SectionPlanner {
     return flops;
   }
 
+  // Results without elements. A host call may still have an effect.
+  bool has_nothing_to_do(const Node& n) const {
+    return n.op != Op::HostCall && std::all_of(n.results.begin(), n.results.end(), [&](ValueId v) {
+             return g_.type(v).count() == 0;
+           });
+  }
+
   void emit(Section& out) {
     for (int i : order_) {
       const Node& n = g_.nodes[i];
-      if (is_view(n.op)) continue;
+      if (is_view(n.op) || has_nothing_to_do(n)) continue;
       StepDesc s;
       s.op = n.op;
       s.target = n.target;

@@ -27,10 +27,10 @@ struct OpRow {
 const OpRow& op_row(Op op);  // structured and view ops only
 
 // Families. `view` and `composite` have no kernel; `fused` lives in codegen/, `host` in runtime/.
-#define TESSERA_FAMILIES(ROW)                                                            \
-  ROW(matmul)                                                                            \
-  ROW(convolution) ROW(pool) ROW(norm) ROW(softmax) ROW(loss) ROW(attention) ROW(reduce) \
-      ROW(gather) ROW(join)
+// clang-format off
+#define TESSERA_FAMILIES(ROW)                                                                   \
+  ROW(matmul) ROW(convolution) ROW(pool) ROW(norm) ROW(softmax) ROW(loss) ROW(attention)        \
+  ROW(reduce) ROW(gather) ROW(join)
 
 #define ROW(family)                                                  \
   std::vector<TensorType> infer_##family(const Graph&, const Node&); \
@@ -39,6 +39,7 @@ const OpRow& op_row(Op op);  // structured and view ops only
   bool accepts_##family(Op op, int index, const TensorRef& physical);
 TESSERA_FAMILIES(ROW)
 #undef ROW
+// clang-format on
 
 std::vector<TensorType> infer_view(const Graph&, const Node&);
 

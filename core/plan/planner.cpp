@@ -282,9 +282,8 @@ class SectionPlanner {
 
   // Results without elements. A host call may still have an effect.
   bool has_nothing_to_do(const Node& n) const {
-    return n.op != Op::HostCall && std::all_of(n.results.begin(), n.results.end(), [&](ValueId v) {
-             return g_.type(v).count() == 0;
-           });
+    return n.op != Op::HostCall && std::all_of(n.results.begin(), n.results.end(),
+                                               [&](ValueId v) { return g_.type(v).count() == 0; });
   }
 
   void emit(Section& out) {

@@ -53,7 +53,7 @@ class Figure:
 
 
 def case(title, *, eager=None, fused=None, compiled=None, same_result=True):
-    """Marks a builder; the numbers are the least ratios of speed that issue 3 asks for."""
+    """Marks a builder; the numbers are the least ratios of speed we hold ourselves to."""
     wanted = {EAGER: eager, FUSED: fused, COMPILED: compiled}
     targets = {peer: ratio for peer, ratio in wanted.items() if ratio is not None}
     return lambda build: Case(title, targets, build, same_result)

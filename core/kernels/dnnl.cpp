@@ -202,6 +202,10 @@ std::unique_ptr<DnnlConvolution> DnnlConvolution::make(const DnnlConvDesc& desc)
   return std::unique_ptr<DnnlConvolution>(new DnnlConvolution(std::move(parts)));
 }
 
+void DnnlConvolution::forget_weights() {
+  parts_->kept = false;
+}
+
 int64_t DnnlConvolution::scratch_bytes() const {
   return parts_->scratchpad_bytes + (parts_->keep_weights ? 0 : parts_->packed_bytes);
 }

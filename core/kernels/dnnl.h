@@ -38,6 +38,7 @@ class DnnlConvolution {
   static std::unique_ptr<DnnlConvolution> make(const DnnlConvDesc& desc);
   ~DnnlConvolution();
 
+  void forget_weights();          // the next run packs them again
   int64_t scratch_bytes() const;  // 64-byte aligned memory that run() needs
   std::string implementation() const;
   // Pointers in the naming of the forward direction; the one that is the result is written. The

@@ -198,6 +198,7 @@ class DnnlConv final : public Kernel {
  public:
   DnnlConv(const ConvCall& c, std::unique_ptr<kernels::DnnlConvolution> primitive)
       : call_(c), primitive_(std::move(primitive)) {}
+  void state_written() override { primitive_->forget_weights(); }
   void run(const RunCtx& c) const override {
     const void* bias = call_.has_bias ? c.ptr<void>(call_.bias) : nullptr;
     primitive_->run(c.ptr<void>(call_.x), c.ptr<void>(call_.w), bias, c.ptr<void>(call_.y),
@@ -312,7 +313,7 @@ bool takes_lanes(const ConvCall& c) {
          c.w.contiguous() && (!c.has_bias || c.bias.contiguous());
 }
 
-std::unique_ptr<kernels::DnnlConvolution> try_dnnl(const ConvCall& c) {
+std::unique_ptr<kernels::DnnlConvolution> try_dnnl(const ConvCall& c, bool fixed_weights) {
   if (c.x.dtype != DType::F32 && c.x.dtype != DType::BF16) return nullptr;
   if (c.x.dtype != c.w.dtype || c.x.dtype != c.y.dtype) return nullptr;
   if (c.has_bias && (!c.bias.contiguous() || c.bias.dtype != c.x.dtype)) return nullptr;
@@ -322,7 +323,8 @@ std::unique_ptr<kernels::DnnlConvolution> try_dnnl(const ConvCall& c) {
                                          .x = strides5(c.x),
                                          .w = strides5(c.w),
                                          .y = strides5(c.y),
-                                         .bias = c.has_bias});
+                                         .bias = c.has_bias,
+                                         .keep_weights = fixed_weights});
 }
 
 }  // namespace
@@ -421,7 +423,8 @@ KernelPtr make_convolution(const StepDesc& d) {
     if (c.direction == ConvDirection::kWeightGrad) return std::make_unique<LanesWeightGrad>(c);
     return std::make_unique<LanesConv>(c);
   }
-  if (auto primitive = try_dnnl(c)) return std::make_unique<DnnlConv>(c, std::move(primitive));
+  if (auto primitive = try_dnnl(c, d.fixed_weights))
+    return std::make_unique<DnnlConv>(c, std::move(primitive));
   switch (c.x.dtype) {
     case DType::F32:
       return std::make_unique<ReferenceConv<float>>(c);

@@ -29,7 +29,10 @@ struct StepDesc {
   std::vector<TensorRef> outputs;  // dense, in the order the layout pass chose
   std::string body;                // text IR of a fused region or an epilogue
   std::string where;               // user's line and scope, for errors and reports
-  int host_index = -1;             // of a host call: which callback
+  // The filter of a convolution is state that this program never writes: a packed form of it may be
+  // kept.
+  bool fixed_weights = false;
+  int host_index = -1;  // of a host call: which callback
 };
 
 // Per-thread view of one run. `barrier` is for kernels with phases: every thread of the team calls
@@ -58,6 +61,8 @@ class Kernel {
  public:
   virtual ~Kernel() = default;
   virtual void run(const RunCtx& ctx) const = 0;
+  // State was written from outside: what was kept of it is stale.
+  virtual void state_written() {}
   // Memory the team shares while this step runs.
   virtual int64_t scratch_bytes(int /*threads*/) const { return 0; }
   // True: called by one thread outside the parallel region (libraries that open their own, host

@@ -296,6 +296,8 @@ class SectionPlanner {
       s.args = n.args;
       for (ValueId v : n.operands) s.inputs.push_back(place_[v]);
       for (ValueId v : n.results) s.outputs.push_back(place_[v]);
+      s.fixed_weights = n.op == Op::Convolution && g_.updates.empty() &&
+                        place_[n.operands[1]].region == kStateRegion;
       s.body = body_text(n);
       s.where = describe_location(g_, n.loc);
       out.work.push_back(work_of(n));

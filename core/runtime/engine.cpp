@@ -238,6 +238,8 @@ void Engine::write_state(const std::string& name, const void* from, int64_t byte
   int64_t need = product(s.shape) * size_of(s.dtype);
   user_check(bytes == need, "[state] \"{}\" has {} bytes, {} were given", name, need, bytes);
   std::memcpy(state_.data() + s.offset, from, static_cast<size_t>(bytes));
+  for (Loaded* l : {&micro_, &update_})
+    for (Step& step : l->steps) step.kernel->state_written();
 }
 
 void Engine::read_state(const std::string& name, void* to, int64_t bytes) const {

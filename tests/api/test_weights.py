@@ -306,3 +306,16 @@ def test_training_goes_on_from_uploaded_weights_with_the_same_momentum(regressio
                 model.linear.weight.mul_(0.5)
         training.copyWeightsToDevice()
     torch.testing.assert_close(regression.linear.weight, eager.linear.weight)
+
+
+def test_inference_after_new_weights_uses_them_in_library_convolutions(opts):
+    # the packed form of a filter is kept between calls, and must follow the weights
+    torch.manual_seed(0)
+    model = torch.nn.Conv2d(32, 32, 3, padding=1).eval()
+    executor = poptorch.inferenceModel(model, options=opts)
+    x = torch.randn(2, 32, 8, 8)
+    torch.testing.assert_close(executor(x), model(x).detach(), rtol=1e-4, atol=1e-4)
+    with torch.no_grad():
+        model.weight.mul_(-2.0)
+    executor.copyWeightsToDevice()
+    torch.testing.assert_close(executor(x), model(x).detach(), rtol=1e-4, atol=1e-4)

@@ -16,7 +16,7 @@ namespace {
 
 // Operands of `n` that it reads only at the index it writes: a region's direct operands, an
 // epilogue's extra ones.
-bool elementwise_operand(const Graph& g, const Node& n, size_t i) {
+bool elementwise_operand(const Node& n, size_t i) {
   if (!n.body) return false;
   if (n.op != Op::Fused && i < 2) return false;
   const Graph& body = *n.body;
@@ -26,7 +26,6 @@ bool elementwise_operand(const Graph& g, const Node& n, size_t i) {
   for (const Node& inner : body.nodes)
     if (is_pointwise(inner.op) && product(body.type(inner.results[0]).shape) >= product(iteration))
       iteration = body.type(inner.results[0]).shape;
-  (void)g;
   return shape == iteration;
 }
 
@@ -107,7 +106,7 @@ class SectionPlanner {
       for (auto [reader, operand] : readers[u.state]) {
         if (!ok) break;
         if (reader == writer)
-          ok = operand != SIZE_MAX && elementwise_operand(g_, g_.nodes[writer], operand) &&
+          ok = operand != SIZE_MAX && elementwise_operand(g_.nodes[writer], operand) &&
                g_.type(u.value).shape == g_.type(u.state).shape;
         else if (reaches(writer, reader))
           ok = false;
@@ -231,7 +230,7 @@ class SectionPlanner {
       int b = buffer_of[o];
       if (b < 0 || root_[o] != o || last[o] != step || lives[b].last != step || given.count(b))
         continue;
-      if (!elementwise_operand(g_, n, k) || g_.type(o).bytes() != g_.type(v).bytes() ||
+      if (!elementwise_operand(n, k) || g_.type(o).bytes() != g_.type(v).bytes() ||
           g_.type(o).shape != g_.type(v).shape)
         continue;
       if (g_.type(o).strides() != g_.type(v).strides() ||

@@ -272,8 +272,10 @@ def test_a_changed_call_is_refused_and_the_executor_lives(opts, first, second, t
 
 def test_equal_constants_are_accepted(opts):
     executor = poptorch.inferenceModel(Any(), opts)
-    for flag in (float("nan"), float("nan")):
-        executor(T, flag=flag)
+    first = executor(T, flag=float("nan"))
+    program = executor._executable
+    assert torch.equal(executor(T, flag=float("nan")), first)
+    assert executor._executable is program  # not compiled again
 
 
 # Batching ----------------------------------------------------------------------------------------

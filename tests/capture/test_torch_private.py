@@ -30,11 +30,9 @@ def test_fake_tensors_refuse_shapes_from_data():
         torch.empty(3).nonzero()
 
 
-def test_constant_of_a_fake_tensor():
-    with private.FakeTensorMode(allow_non_fake_inputs=True):
-        assert private.constant_of(torch.empty(2)) is None
-    real = torch.ones(2)
-    assert private.constant_of(real) is real
+def test_random_ops_are_known():
+    assert private.is_random(torch.ops.aten.bernoulli.p)
+    assert not private.is_random(torch.ops.aten.add.Tensor)
 
 
 def test_trace_records_aten_ops_with_tags():

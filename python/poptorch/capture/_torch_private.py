@@ -25,8 +25,8 @@ __all__ = [
     "FakeTensorMode",
     "TorchDispatchMode",
     "TorchFunctionMode",
-    "constant_of",
     "functional_body",
+    "is_random",
     "module_hooks",
     "next_sequence_number",
     "patched_torch",
@@ -62,9 +62,9 @@ def running_sequence_number():
     return None if node is None else node._sequence_nr()
 
 
-def constant_of(tensor):
-    """The known value of a fake tensor made from Python data, or None."""
-    return tensor.constant if isinstance(tensor, FakeTensor) else tensor
+def is_random(func):
+    """Whether an ATen op draws random numbers."""
+    return torch.Tag.nondeterministic_seeded in func.tags
 
 
 def without_modes(make):

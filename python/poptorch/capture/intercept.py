@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 from . import _torch_private as private
-from . import library, state
+from . import constants, library, state
 from .errors import data_dependent, make_error, user_frame
 
 _VALUE_READS = {
@@ -179,7 +179,7 @@ def _gaussian_nll_loss(mode, func, args, kwargs):
 
 def _lengths(value, like):
     if isinstance(value, torch.Tensor):
-        return value, private.constant_of(value)
+        return value, constants.value_of(value)
     known = torch.tensor(list(value), dtype=torch.int64)
     return known, known
 
@@ -223,9 +223,10 @@ def _ctc_loss(mode, func, args, kwargs):
 def _value_read(mode, func, args, kwargs):
     tensor = args[0]
     if isinstance(tensor, private.FakeTensor):
-        if tensor.constant is None:
+        known = constants.value_of(tensor)
+        if known is None:
             raise data_dependent("value", _VALUE_READS[func], user_frame())
-        return func(tensor.constant, *args[1:], **kwargs)
+        return private.without_modes(lambda: func(known, *args[1:], **kwargs))
     return NotImplemented
 
 

@@ -17,7 +17,7 @@ import torch
 from poptorch._logging import logger
 
 from . import _torch_private as private
-from . import errors, mutations, placement, state, structure
+from . import constants, errors, mutations, placement, state, structure
 from .decompositions import trace_table
 from .intercept import Interceptor
 
@@ -130,8 +130,15 @@ class _Tagger(private.TorchDispatchMode):
         else:
             tag = session.forward_tag(sys._getframe(1))
         private.set_node_tag({"tag": tag})
+        kwargs = kwargs or {}
         try:
-            return func(*args, **(kwargs or {}))
+            if func in constants.MAYBE_STATIC:
+                out = constants.static_form(func, args, kwargs)
+                if out is not None:
+                    return out
+            out = func(*args, **kwargs)
+            constants.remember(func, args, kwargs, out)
+            return out
         except private.DynamicOutputShapeException:
             what = errors.describe_dynamic_op(func)
             raise errors.data_dependent("shape", what, tag[:2]) from None

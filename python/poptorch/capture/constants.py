@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Values that are known while a model is being captured: tensors made from Python data alone.
+
+Capture runs on fake tensors. For those that derive only from constants, how to compute them is
+remembered, so that Python may branch on them, and so that an op whose result has a size that
+depends on a known tensor has a static size after all.
+"""
+
+import torch
+from torch.utils import _pytree as pytree
+
+from . import _torch_private as private
+
+aten = torch.ops.aten
+
+# Larger tensors are data, not decisions; remembering how to make them again would keep them alive.
+MOST_ELEMENTS = 1 << 20
+_UNDEFINED = {"aten::empty", "aten::empty_strided", "aten::empty_like", "aten::new_empty"}
+
+
+class Recipe:
+    """How a known tensor was made, and its value once somebody asked."""
+
+    __slots__ = ("func", "args", "index", "version", "value")
+
+    def __init__(self, func, args, index, version):
+        self.func, self.args, self.index, self.version = func, args, index, version
+        self.value = None
+
+    def compute(self):
+        """The value, computed on real tensors; the modes of capture must be off."""
+        if self.value is None:
+            args, kwargs = pytree.tree_map_only(Recipe, Recipe.compute, self.args)
+            out = self.func(*args, **kwargs)
+            self.value = out if self.index is None else out[self.index]
+            self.args = None
+        return self.value
+
+
+def _recipe_of(tensor):
+    if not isinstance(tensor, private.FakeTensor):
+        return tensor  # a real tensor is its own value
+    found = getattr(tensor, "_tessera_recipe", None)
+    return found if found is not None and found.version == tensor._version else None
+
+
+def value_of(tensor):
+    """The value of a tensor if it is known, or None."""
+    recipe = _recipe_of(tensor)
+    if isinstance(recipe, Recipe):
+        return private.without_modes(recipe.compute)
+    return recipe
+
+
+def remember(func, args, kwargs, out):
+    """Notes how the results of a call were made, if all its operands are known."""
+    if func._schema.is_mutable:
+        _remember_write(func, args, kwargs)
+        return
+    if func.name().partition(".")[0] in _UNDEFINED or private.is_random(func):
+        return
+    made = _recipes((args, kwargs))
+    if made is None:
+        return
+    many = isinstance(out, (list, tuple))
+    for i, result in enumerate(out if many else [out]):
+        if isinstance(result, private.FakeTensor) and result.numel() <= MOST_ELEMENTS:
+            result._tessera_recipe = Recipe(func, made, i if many else None, result._version)
+
+
+def _recipes(tree):
+    """The tree with recipes and values in place of its tensors, or None if one is unknown."""
+    leaves, spec = pytree.tree_flatten(tree)
+    found = [_recipe_of(t) if isinstance(t, torch.Tensor) else t for t in leaves]
+    if any(r is None and t is not None for r, t in zip(found, leaves, strict=True)):
+        return None
+    return pytree.tree_unflatten(found, spec)
+
+
+def _remember_write(func, args, kwargs):
+    """A write into a known tensor, or into a view of one, makes another known tensor."""
+    target = args[0] if args else None
+    if not isinstance(target, private.FakeTensor):
+        return
+    base = target if target._base is None else target._base
+    before = getattr(base, "_tessera_recipe", None)
+    rest = _recipes((args[1:], kwargs))
+    if before is None or rest is None or before.version != base._version:
+        return
+    place = target.size(), target.stride(), target.storage_offset()
+
+    def write(whole, *others, **named):
+        whole = whole.clone()
+        func(whole.as_strided(*place), *others, **named)
+        return whole
+
+    # the version of a tensor and its views goes up by one when this call returns
+    version = base._version + 1
+    base._tessera_recipe = Recipe(write, ((before, *rest[0]), rest[1]), None, version)
+
+
+def _lifted(value):
+    """A known value as a constant of the graph."""
+    out = aten.lift_fresh_copy.default(value)
+    out._tessera_recipe = Recipe(None, None, None, out._version)
+    out._tessera_recipe.value = value
+    return out
+
+
+def _without_masks(indices):
+    """Known boolean masks among the indices of a tensor as the positions where they hold."""
+    found = []
+    for index in indices:
+        mask = index is not None and index.dtype in (torch.bool, torch.uint8)
+        value = value_of(index) if mask else None
+        if value is None:
+            found.append(index)
+        else:
+            where = private.without_modes(lambda value=value: value.nonzero(as_tuple=True))
+            found += [_lifted(w) for w in where]
+    return found
+
+
+def _masked_select(x, mask):
+    shape = torch.broadcast_shapes(x.shape, mask.shape)
+    known = value_of(mask)
+    where = private.without_modes(lambda: known.expand(shape).nonzero(as_tuple=True))
+    return aten.index.Tensor(x.expand(shape), [_lifted(w) for w in where])
+
+
+def static_form(func, args, kwargs):
+    """The result of a call whose shape or value depends on data, if those data are known.
+
+    None if they are not, or if the call is of another kind.
+    """
+    if func is aten.masked_select.default and value_of(args[1]) is not None:
+        return _masked_select(*args)
+    if func in _INDEXED and any(_is_mask(i) for i in args[1]):
+        indices = _without_masks(args[1])
+        if not any(_is_mask(i) for i in indices):
+            return func(args[0], indices, *args[2:], **kwargs)
+    if func not in _FROM_DATA:
+        return None
+    leaves, spec = pytree.tree_flatten((args, kwargs))
+    known = [value_of(t) if isinstance(t, torch.Tensor) else t for t in leaves]
+    if any(v is None and t is not None for v, t in zip(known, leaves, strict=True)):
+        return None
+    own, named = pytree.tree_unflatten(known, spec)
+    out = private.without_modes(lambda: func(*own, **named))
+    return pytree.tree_map_only(torch.Tensor, _lifted, out)
+
+
+def _is_mask(index):
+    return index is not None and index.dtype in (torch.bool, torch.uint8)
+
+
+_INDEXED = {
+    aten.index.Tensor,
+    aten.index_put.default,
+    aten.index_put_.default,
+    aten._index_put_impl_.default,
+}
+_FROM_DATA = {
+    aten._local_scalar_dense.default,
+    aten.equal.default,
+    aten.nonzero.default,
+    aten._unique2.default,
+    aten.unique_dim.default,
+    aten.unique_consecutive.default,
+    aten.bincount.default,
+    aten.repeat_interleave.Tensor,
+}
+MAYBE_STATIC = _FROM_DATA | _INDEXED | {aten.masked_select.default}

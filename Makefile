@@ -12,13 +12,14 @@ JOBS ?= $(shell nproc)
 CXX_FILES = $(shell find core tools tests bindings bench \( -name '*.cpp' -o -name '*.h' \) -type f | sort)
 say = @echo "==> $(1)"
 
-.PHONY: help setup build build-asan demo test check test-cpp test-asan test-tsan test-python bench \
+.PHONY: help setup build build-asan demo test check test-cpp test-asan test-tsan test-python conformance bench \
   wheel format clean
 
 help:
 	@echo "make setup    Debian packages and $(VENV)"
 	@echo "make demo     Fashion-MNIST on a virtual IPU, beside eager PyTorch"
 	@echo "make test     format, layers, C++ tests (plain and sanitized), Python tests"
+	@echo "make conformance   every operator sample of PyTorch, and docs/op-coverage.md"
 	@echo "make bench    speed and memory against eager and torch.compile"
 	@echo "make format   rewrite sources in the project's format"
 	@echo "make wheel    dist/tessera_poptorch-*.whl"
@@ -87,6 +88,10 @@ test-tsan: setup
 test-python: build
 	$(call say,Python tests)
 	@$(PYTHON) -m pytest tests
+
+conformance: build
+	$(call say,Every sample of PyTorch's operator database in every type; about an hour)
+	@$(PYTHON) tests/ops/conformance.py --full --write docs/op-coverage.md
 
 bench: build
 	$(call say,Benchmarks)

@@ -14,6 +14,9 @@ PASS = {
     torch.int16: (0, 0),
     torch.int8: (0, 0),
     torch.uint8: (0, 0),
+    torch.uint16: (0, 0),
+    torch.uint32: (0, 0),
+    torch.uint64: (0, 0),
     torch.bool: (0, 0),
 }
 # After many steps: this much of the largest value, or this many times what eager float32 is off.

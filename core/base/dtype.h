@@ -22,8 +22,12 @@ namespace tessera {
   ROW(I8, "i8", 1, kInt)       \
   ROW(U8, "u8", 1, kInt)       \
   ROW(Bool, "bool", 1, kBool)  \
-  ROW(C64, "c64", 8, kComplex) \
-  ROW(C128, "c128", 16, kComplex)
+  ROW(U16, "u16", 2, kOpaque)  \
+  ROW(U32, "u32", 4, kOpaque)  \
+  ROW(U64, "u64", 8, kOpaque)  \
+  ROW(C32, "c32", 4, kOpaque)  \
+  ROW(C64, "c64", 8, kOpaque)  \
+  ROW(C128, "c128", 16, kOpaque)
 
 enum class DType : uint8_t {
 #define ROW(name, text, bytes, cls) name,
@@ -31,7 +35,8 @@ enum class DType : uint8_t {
 #undef ROW
 };
 
-enum class DTypeClass : uint8_t { kFloat, kInt, kBool, kComplex };
+// Opaque types are stored, moved and handed to host calls; no kernel computes with them.
+enum class DTypeClass : uint8_t { kFloat, kInt, kBool, kOpaque };
 
 constexpr int64_t size_of(DType t) {
   constexpr int64_t sizes[] = {

@@ -22,7 +22,7 @@ bool is_fusible_reduction(Op op) {
 }
 
 bool codegen_dtype(DType t) {
-  return class_of(t) != DTypeClass::kComplex;
+  return class_of(t) != DTypeClass::kOpaque;
 }
 
 struct Unit {

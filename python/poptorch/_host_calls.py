@@ -151,6 +151,8 @@ def _split(op: Any, values: list[Any]) -> tuple[list[Any], dict[str, Any]]:
     for argument, value in zip(op._schema.arguments, values, strict=False):
         if str(argument.type) == "Device" or str(argument.real_type) == "Optional[Device]":
             value = None
+        if str(argument.type) == "number" and isinstance(value, str):
+            value = complex(value)
         if argument.kwarg_only:
             kwargs[argument.name] = value
         else:
@@ -158,15 +160,21 @@ def _split(op: Any, values: list[Any]) -> tuple[list[Any], dict[str, Any]]:
     return args, kwargs
 
 
+# What the tensor to write to says already.
+_IN_THE_OUTPUT = {"dtype", "layout", "device", "pin_memory", "memory_format"}
+
+
 def _out_variant(op: Any, outputs: int) -> tuple[Any, list[str]]:
     """The overload that writes its results to given tensors, and the names of those arguments."""
     wanted = [(a.name, str(a.type)) for a in op._schema.arguments if not a.kwarg_only]
+    needed = {a.name for a in op._schema.arguments if a.kwarg_only} - _IN_THE_OUTPUT
     packet = op.overloadpacket
     for name in packet.overloads():
         candidate = getattr(packet, name)
         schema = candidate._schema
         outs = [a.name for a in schema.arguments if a.is_out]
         plain = [(a.name, str(a.type)) for a in schema.arguments if not a.kwarg_only]
-        if len(outs) == outputs and outs and plain == wanted:
+        named = {a.name for a in schema.arguments if a.kwarg_only}
+        if len(outs) == outputs and outs and plain == wanted and needed <= named:
             return candidate, outs
     return None, []

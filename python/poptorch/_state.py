@@ -365,6 +365,10 @@ DTYPES = {
     "i8": torch.int8,
     "u8": torch.uint8,
     "bool": torch.bool,
+    "u16": torch.uint16,
+    "u32": torch.uint32,
+    "u64": torch.uint64,
+    "c32": torch.complex32,
     "c64": torch.complex64,
     "c128": torch.complex128,
 }

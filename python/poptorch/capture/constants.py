@@ -164,6 +164,7 @@ _FROM_DATA = {
     aten._local_scalar_dense.default,
     aten.equal.default,
     aten.nonzero.default,
+    aten._unique.default,
     aten._unique2.default,
     aten.unique_dim.default,
     aten.unique_consecutive.default,

@@ -230,6 +230,37 @@ def _value_read(mode, func, args, kwargs):
     return NotImplemented
 
 
+def _tensor_split(mode, func, args, kwargs):
+    """ATen reads sections given as a tensor from memory that a captured tensor does not have."""
+
+    def run(input, indices_or_sections=None, dim=0, **other):
+        known = constants.value_of(indices_or_sections)
+        if known is None:
+            raise data_dependent("shape", "tensor_split by a tensor", user_frame())
+        return func(input, private.without_modes(known.tolist), dim, **other)
+
+    split = args[1] if len(args) > 1 else kwargs.get("indices_or_sections")
+    return run(*args, **kwargs) if isinstance(split, torch.Tensor) else NotImplemented
+
+
+def _index_fill(mode, func, args, kwargs):
+    """The gradient of a value to fill with is a sum over unique indices in ATen, here over a
+    mask."""
+
+    def run(input, dim, index, value):
+        if not (isinstance(value, torch.Tensor) and value.requires_grad):
+            return NotImplemented
+        shape = [1] * input.dim()
+        if shape:
+            shape[dim] = input.shape[dim]
+        size = input.shape[dim] if shape else 1
+        mask = torch.zeros(size, dtype=torch.bool).index_fill(0, index, True).reshape(shape)
+        out = torch.where(mask, value.to(input.dtype), input)
+        return input.copy_(out) if func is torch.Tensor.index_fill_ else out
+
+    return run(*args, **kwargs)
+
+
 def _backward(mode, func, args, kwargs):
     raise make_error(
         "backward() is called in forward. The backward pass and the weight update are part of each "
@@ -308,6 +339,10 @@ HANDLERS = {
     F.ctc_loss: _ctc_loss,
     torch.ctc_loss: _ctc_loss,
     torch.Tensor.backward: _backward,
+    **dict.fromkeys((torch.tensor_split, torch.Tensor.tensor_split), _tensor_split),
+    **dict.fromkeys(
+        (torch.index_fill, torch.Tensor.index_fill, torch.Tensor.index_fill_), _index_fill
+    ),
     **dict.fromkeys(_VALUE_READS, _value_read),
     **dict.fromkeys(_NORM_ARGUMENTS, _norm_in_input_type),
     **dict.fromkeys(

@@ -6,6 +6,8 @@ import math
 
 import torch
 
+from ._torch_private import without_modes
+
 DTYPE_TEXT = {
     torch.float32: "f32",
     torch.float16: "f16",
@@ -17,6 +19,10 @@ DTYPE_TEXT = {
     torch.int8: "i8",
     torch.uint8: "u8",
     torch.bool: "bool",
+    torch.uint16: "u16",
+    torch.uint32: "u32",
+    torch.uint64: "u64",
+    torch.complex32: "c32",
     torch.complex64: "c64",
     torch.complex128: "c128",
 }
@@ -244,7 +250,7 @@ class Writer:
         found = self.constants.get(id(tensor))
         if found is None:
             found = Value(self, tensor.dtype, tensor.shape, "const", f"c{len(self.constants)}")
-            found.tensor = tensor
+            found.tensor = _with_memory(tensor)
             if tensor.dim() == 0 and not tensor.dtype.is_complex:
                 found.literal = tensor.item()
             self.constants[id(tensor)] = found
@@ -438,6 +444,13 @@ class Writer:
         return line
 
 
+def _with_memory(tensor):
+    """Autograd makes zeros without memory, and conjugates and negatives that are only marked so."""
+    if tensor._is_zerotensor():
+        return without_modes(lambda: torch.zeros(tensor.shape, dtype=tensor.dtype))
+    return without_modes(lambda: tensor.resolve_conj().resolve_neg())
+
+
 def _collect(args, needed):
     for a in args:
         if isinstance(a, Value):
@@ -459,6 +472,8 @@ def argument_text(a):
         return "none"
     if isinstance(a, (bool, int, float)):
         return number_text(a)
+    if isinstance(a, complex):
+        return quote(str(a))  # only host calls take one; they know it by the schema
     if isinstance(a, str):
         return quote(a)
     if isinstance(a, torch.dtype):

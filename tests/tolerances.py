@@ -50,15 +50,21 @@ def assert_near_truth(actual, expected, truth, what=""):
     """
     try:
         if expected.is_complex():
-            actual, expected = torch.view_as_real(actual), torch.view_as_real(expected)
+            actual, expected = _parts(actual), _parts(expected)
         assert_pass_close(actual, expected, what)
     except AssertionError:
         true = truth() if expected.is_floating_point() else None
         if true is None:
             raise
-        true = torch.view_as_real(true) if true.is_complex() else true
+        true = _parts(true) if true.is_complex() else true
         if not _as_near(actual.double(), expected.double(), true.double(), PASS[expected.dtype]):
             raise
+
+
+def _parts(tensor):
+    """Real and imaginary parts, in types that can be compared."""
+    parts = torch.view_as_real(tensor.resolve_conj())
+    return parts.float() if parts.dtype is torch.float16 else parts
 
 
 def _as_near(ours, theirs, true, allowed):

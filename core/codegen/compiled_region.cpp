@@ -59,6 +59,8 @@ class CompiledRegion final : public Region {
     // Moving an element in or out counts as much as eight operations on it.
     cost_ = outer_ * inner_ * (code_.inputs + code_.outputs + code_.cost / 8);
     reduces_ = code_.reduces;
+    may_fail_ = code_.failure_param >= 0;
+    if (may_fail_) code_.params[code_.failure_param] = reinterpret_cast<int64_t>(&failed_);
     for (const Dims& s : nest_.strides) {
       row_strides_.push_back(s[s.size() - 2]);
       column_strides_.push_back(s.back());

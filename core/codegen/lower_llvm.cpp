@@ -12,15 +12,15 @@
 #include <unordered_map>
 
 #include "codegen/row_eval.h"
-#include "codegen/vector_math.h"
+#include "codegen/vector_internal.h"
 #include "kernels/transpose.h"
 
 namespace tessera::codegen {
 
 std::string loop_key(const LoopSpec& spec) {
   const TypedCode& c = *spec.code;
-  std::string key =
-      fmt::format("{}{}{}{};", spec.inner_reduced, spec.outer_reduced, spec.tiled, c.inputs);
+  std::string key = fmt::format("{}{}{}{}/{};", spec.inner_reduced, spec.outer_reduced, spec.tiled,
+                                c.inputs, c.failure_param);
   for (size_t k = 0; k < c.slots.size(); ++k) {
     const Slot& s = c.slots[k];
     const Walk& w = spec.walks[k];
@@ -303,8 +303,20 @@ class Lowering {
       else
         x[k] = constant_int(e_, as, a.literal.i);
     }
+    if (divides_integers(in)) report_zeros(env, x[1]);
     Vector r = eval_row(in.op, x, static_cast<int>(in.args.size()));
     return convert(r, in.result);
+  }
+
+  // Sets the region's flag where an element is divided by zero; lanes beyond the tail hold zeros.
+  void report_zeros(const Env& env, const Vector& divisor) {
+    Vector zeros = divisor == like(divisor, 0);
+    if (env.mask) zeros = zeros & Vector{&e_, env.mask, DType::Bool};
+    when_any(zeros, [&] {
+      Value* flag = element(3, ir_.getPtrTy(), code_.failure_param);
+      auto* store = ir_.CreateAlignedStore(ir_.getInt32(1), flag, llvm::Align(4));
+      store->setAtomic(llvm::AtomicOrdering::Monotonic);
+    });
   }
 
   // What generators need besides the index, before any loop.

@@ -16,6 +16,45 @@ Scalar floor_div(const Scalar& a, const Scalar& b) {
   return lower ? q - of_int(a.type, 1) : q;
 }
 
+// Euclid in unsigned numbers: the absolute value of the least integer is no signed number.
+int64_t greatest_divisor(int64_t a, int64_t b) {
+  auto u = static_cast<uint64_t>(a), v = static_cast<uint64_t>(b);
+  if (a < 0) u = 0 - u;
+  if (b < 0) v = 0 - v;
+  while (v != 0) {
+    const uint64_t rest = u % v;
+    u = v;
+    v = rest;
+  }
+  return static_cast<int64_t>(u);
+}
+
+Scalar gcd(const Scalar& a, const Scalar& b) {
+  return of_int(a.type, greatest_divisor(a.i, b.i));
+}
+double exponent_of(double x) {
+  int e = 0;
+  std::frexp(x, &e);
+  return std::isfinite(x) ? e : 0;
+}
+double mantissa_of(double x) {
+  int e = 0;
+  return std::frexp(x, &e);
+}
+Scalar frexp_exponent(const Scalar& a) {
+  return of_float(a.type, exponent_of(a.f));
+}
+Scalar frexp_mantissa(const Scalar& a) {
+  return of_float(a.type, mantissa_of(a.f));
+}
+Scalar nextafter(const Scalar& a, const Scalar& b, const Scalar& units) {
+  if (a.type == DType::F64) return of_float(a.type, std::nextafter(a.f, b.f));
+  auto x = static_cast<float>(a.f);
+  for (int k = 0; k < static_cast<int>(units.f); ++k)
+    x = std::nextafter(x, static_cast<float>(b.f));
+  return of_float(a.type, x);
+}
+
 uint16_t bits_of_f16(float x) {
   auto u = std::bit_cast<uint32_t>(x);
   auto sign = static_cast<uint16_t>(u >> 16 & 0x8000);
@@ -139,6 +178,7 @@ class ReferenceRegion final : public Region {
     outer_ = inner_ ? product(code_.shape) / inner_ : 0;
     cost_ = product(code_.shape) * code_.cost;
     reduces_ = code_.reduces;
+    may_fail_ = code_.failure_param >= 0;
   }
 
   void run_box(std::byte* const* ptrs, int64_t o_begin, int64_t o_end, int64_t i_begin,
@@ -231,6 +271,7 @@ class ReferenceRegion final : public Region {
                                                      : of_int(DType::I64, lit.i);
           x[a] = convert(v, arg.as);
         }
+        if (divides_integers(in) && x[1].i == 0) failed_ = 1;
         r = eval_row(in.op, x, static_cast<int>(in.args.size()));
       }
       values[code_.inputs + k] = convert(r, in.result);

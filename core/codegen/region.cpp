@@ -8,6 +8,7 @@
 #include "codegen/compiled_region.h"
 #include "codegen/reference.h"
 #include "codegen/typed_code.h"
+#include "ops/run_error.h"
 
 namespace tessera {
 namespace {
@@ -36,9 +37,12 @@ class FusedKernel final : public Kernel {
     std::array<std::byte*, kMaxTensors> ptrs;
     for (size_t k = 0; k < tensors_.size(); ++k) ptrs[k] = ctx.ptr<std::byte>(tensors_[k]);
     region_->run(ctx, ptrs.data());
+    if (region_->may_fail() && region_->take_failure())
+      fail_run(ctx, "ZeroDivisionError: integer division or remainder by zero");
   }
   int64_t scratch_bytes(int) const override { return region_->scratch_bytes(); }
   bool single_thread() const override { return region_->cost() < kSmallCost; }
+  bool may_fail() const override { return region_->may_fail(); }
 
  private:
   static constexpr size_t kMaxTensors = 96;

@@ -14,6 +14,7 @@
 // may not. Strides are free, zero included.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -36,6 +37,10 @@ class Region {
   // Element operations of one run, for the choice of the number of threads.
   int64_t cost() const { return cost_; }
   bool reduces() const { return reduces_; }
+  // Whether the data may forbid it (integer division by zero), and whether it did since the last
+  // call.
+  bool may_fail() const { return may_fail_; }
+  bool take_failure() const { return failed_.exchange(0, std::memory_order_relaxed) != 0; }
   // Memory that `run` shares between the threads of a team; nothing for pure pointwise regions.
   virtual int64_t scratch_bytes() const { return 0; }
 
@@ -48,7 +53,8 @@ class Region {
 
  protected:
   int64_t outer_ = 1, inner_ = 1, cost_ = 0;
-  bool reduces_ = false;
+  bool reduces_ = false, may_fail_ = false;
+  mutable std::atomic<int32_t> failed_ = 0;  // written by generated code
 };
 
 struct RegionOptions {

@@ -64,6 +64,12 @@ V log_add_exp(const V& a, const V& b) {
   return select(a == b, a + like(a, 0.69314718055994530942), top + log1p(exp(-gap)));
 }
 
+template <typename V>
+V lcm(const V& a, const V& b) {
+  V g = gcd(a, b);
+  return select(g == like(a, 0), g, abs(trunc_div(a, g) * b));
+}
+
 // As Python divides floats: consistent with remainder, where floor(a / b) would round up first.
 template <typename V>
 V float_floor_div(const V& a, const V& b) {

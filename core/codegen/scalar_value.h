@@ -10,6 +10,7 @@
 
 #include "base/dtype.h"
 #include "base/error.h"
+#include "codegen/special_math.h"
 
 namespace tessera::codegen {
 
@@ -168,6 +169,29 @@ inline Scalar remainder(const Scalar& a, const Scalar& b) {
   return r.i != 0 && (r.i < 0) != (b.i < 0) ? of_int(a.type, r.i + b.i) : r;
 }
 
+inline int bits_of(DType t) {
+  return static_cast<int>(size_of(t)) * 8;
+}
+inline Scalar shift_bits_left(const Scalar& a, const Scalar& b) {
+  if (b.i < 0 || b.i >= bits_of(a.type)) return of_int(a.type, 0);
+  return of_int(a.type, static_cast<int64_t>(static_cast<uint64_t>(a.i) << b.i));
+}
+// Too far gives what is left after all digits: the sign.
+inline Scalar shift_bits_right(const Scalar& a, const Scalar& b) {
+  const bool far = b.i < 0 || b.i >= bits_of(a.type);
+  return of_int(a.type, a.i >> (far ? 63 : b.i));
+}
+inline Scalar signbit(const Scalar& a) {
+  return of_bool(floating(a) ? std::signbit(a.f) : a.i < 0);
+}
+int64_t greatest_divisor(int64_t a, int64_t b);
+double exponent_of(double x);
+double mantissa_of(double x);
+Scalar gcd(const Scalar& a, const Scalar& b);
+Scalar frexp_exponent(const Scalar& a);
+Scalar frexp_mantissa(const Scalar& a);
+Scalar nextafter(const Scalar& a, const Scalar& b, const Scalar& units);
+
 inline int64_t integer_power(int64_t base, int64_t exponent) {
   if (exponent < 0) return base == 1 ? 1 : base == -1 ? (exponent & 1 ? -1 : 1) : 0;
   uint64_t result = 1, b = static_cast<uint64_t>(base);
@@ -213,6 +237,7 @@ TESSERA_UNARY(log2)
 TESSERA_UNARY(sin)
 TESSERA_UNARY(sinh)
 TESSERA_UNARY(sqrt)
+TESSERA_UNARY(tan)
 TESSERA_UNARY(tanh)
 #undef TESSERA_UNARY
 #define TESSERA_BINARY(name)                              \
@@ -223,6 +248,19 @@ TESSERA_BINARY(atan2)
 TESSERA_BINARY(copysign)
 TESSERA_BINARY(hypot)
 #undef TESSERA_BINARY
+
+#define TESSERA_ONE(name)                            \
+  inline Scalar name(const Scalar& a) {              \
+    return of_float(a.type, special::name(real(a))); \
+  }
+#define TESSERA_TWO(name)                                     \
+  inline Scalar name(const Scalar& a, const Scalar& b) {      \
+    return of_float(a.type, special::name(real(a), real(b))); \
+  }
+TESSERA_ONE(erfcx)
+TESSERA_SPECIAL(TESSERA_ONE, TESSERA_TWO)
+#undef TESSERA_ONE
+#undef TESSERA_TWO
 
 Scalar load_scalar(DType t, const std::byte* p);
 void store_scalar(DType t, std::byte* p, const Scalar& x);

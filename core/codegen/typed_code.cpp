@@ -124,6 +124,10 @@ class Builder {
       if (!is_reduction(n.op)) add_instr(n);
     code_.cost += code_.outputs;
     add_outputs();
+    if (std::any_of(code_.instrs.begin(), code_.instrs.end(), divides_integers)) {
+      code_.failure_param = static_cast<int>(code_.params.size());
+      code_.params.push_back(0);
+    }
     for (Slot& s : index_slots_) code_.slots.push_back(std::move(s));
     return std::move(code_);
   }
@@ -318,6 +322,13 @@ class Builder {
 };
 
 }  // namespace
+
+bool divides_integers(const Instr& in) {
+  const bool divides = in.op == Op::DivFloor || in.op == Op::DivTrunc || in.op == Op::FloorDivide ||
+                       in.op == Op::Fmod || in.op == Op::Remainder;
+  if (!divides || is_float(in.args[1].as)) return false;
+  return in.args[1].value >= 0 || in.args[1].literal.number() == 0;
+}
 
 TypedCode make_typed_code(const Graph& body, const std::vector<TensorRef>& inputs,
                           const std::vector<TensorRef>& outputs) {

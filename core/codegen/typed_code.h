@@ -48,9 +48,14 @@ struct TypedCode {
   int inputs = 0, outputs = 0;
   bool reduces = false;
   int cost = 1;  // flops per element, about
+  // Integer division fails on zero: where params hold the address of the region's flag, else -1.
+  int failure_param = -1;
 
   bool is_reduced(size_t dim) const { return reduces && reduced[dim]; }
 };
+
+// Whether an instruction divides integers, which the data may forbid.
+bool divides_integers(const Instr& in);
 
 TypedCode make_typed_code(const Graph& body, const std::vector<TensorRef>& inputs,
                           const std::vector<TensorRef>& outputs);

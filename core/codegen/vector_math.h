@@ -8,6 +8,7 @@
 #include <llvm/IR/IRBuilder.h>
 
 #include "base/dtype.h"
+#include "codegen/special_math.h"
 
 namespace tessera::codegen {
 
@@ -80,20 +81,16 @@ Vector rint(const Vector& a);
 Vector trunc(const Vector& a);
 Vector sqrt(const Vector& a);
 
-// f32 with polynomials of our own, 1 to 3 ulp; f64 lane by lane through the C library.
-Vector cos(const Vector& a);
-Vector erf(const Vector& a);
-Vector exp(const Vector& a);
-Vector exp2(const Vector& a);
-Vector expm1(const Vector& a);
-Vector log(const Vector& a);
-Vector log10(const Vector& a);
-Vector log1p(const Vector& a);
-Vector log2(const Vector& a);
-Vector sin(const Vector& a);
-Vector tanh(const Vector& a);
+Vector gcd(const Vector& a, const Vector& b);  // integers
+Vector shift_bits_left(const Vector& a, const Vector& b);
+Vector shift_bits_right(const Vector& a, const Vector& b);
+Vector signbit(const Vector& a);
+Vector frexp_exponent(const Vector& a);  // as a float
+Vector frexp_mantissa(const Vector& a);
+// The next number towards b, `units` of the last place away (65536: the next bf16).
+Vector nextafter(const Vector& a, const Vector& b, const Vector& units);
 
-// Rare: always lane by lane through the C library.
+// f32 with polynomials of our own, 1 to 4 ulp; f64 lane by lane through the C library.
 Vector acos(const Vector& a);
 Vector acosh(const Vector& a);
 Vector asin(const Vector& a);
@@ -101,10 +98,30 @@ Vector asinh(const Vector& a);
 Vector atan(const Vector& a);
 Vector atan2(const Vector& a, const Vector& b);
 Vector atanh(const Vector& a);
+Vector cos(const Vector& a);
 Vector cosh(const Vector& a);
+Vector erf(const Vector& a);
 Vector erfc(const Vector& a);
+Vector erfcx(const Vector& a);
+Vector exp(const Vector& a);
+Vector exp2(const Vector& a);
+Vector expm1(const Vector& a);
 Vector hypot(const Vector& a, const Vector& b);
+Vector log(const Vector& a);
+Vector log10(const Vector& a);
+Vector log1p(const Vector& a);
+Vector log2(const Vector& a);
+Vector sin(const Vector& a);
 Vector sinh(const Vector& a);
+Vector tan(const Vector& a);
+Vector tanh(const Vector& a);
+
+// Rare ones: lane by lane.
+#define TESSERA_ONE(name) Vector name(const Vector& a);
+#define TESSERA_TWO(name) Vector name(const Vector& a, const Vector& b);
+TESSERA_SPECIAL(TESSERA_ONE, TESSERA_TWO)
+#undef TESSERA_ONE
+#undef TESSERA_TWO
 
 // The generator of kernels/random.h: a and b from the key (i32 splats), then bits per lane.
 struct VectorKey {

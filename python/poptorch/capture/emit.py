@@ -5,7 +5,15 @@ import operator
 
 import torch
 
-from . import lower_loss, lower_pointwise, lower_random, lower_shape, lower_structured  # noqa: F401
+from . import (  # noqa: F401
+    lower_activation,
+    lower_loss,
+    lower_pointwise,
+    lower_random,
+    lower_shape,
+    lower_special,
+    lower_structured,
+)
 from ._torch_private import without_modes
 from .errors import describe, make_error
 from .lowering import TABLE, Types

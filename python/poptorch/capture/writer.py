@@ -31,6 +31,7 @@ NATIVE_DTYPES = frozenset(
         torch.float32,
         torch.float16,
         torch.bfloat16,
+        torch.float64,
         torch.int64,
         torch.int32,
         torch.int16,
@@ -42,16 +43,27 @@ NATIVE_DTYPES = frozenset(
 
 # Result rule of each pointwise row: the promoted operand type, a float type, or bool.
 _SAME = (
-    "clone abs add ceil div_floor div_trunc floor fmod maximum minimum mul neg pow remainder round "
-    "sign square sub trunc relu threshold_backward bitwise_and bitwise_not bitwise_or bitwise_xor "
-    "where"
+    "clone abs add ceil div_floor div_trunc floor fmax fmin fmod frexp_exponent frexp_mantissa gcd "
+    "heaviside lcm maximum minimum mul neg nextafter pow remainder round sign square sub trunc "
+    "relu threshold_backward bitwise_and bitwise_left_shift bitwise_not bitwise_or "
+    "bitwise_right_shift bitwise_xor where"
 ).split()
 _FLOAT = (
-    "div reciprocal rsqrt sqrt acos asin atan atan2 cos cosh erf erfc exp exp2 expm1 log log10 "
-    "log1p log2 sin sinh tan tanh gelu gelu_backward gelu_tanh gelu_tanh_backward sigmoid "
-    "sigmoid_backward silu silu_backward tanh_backward"
+    "copysign div hypot reciprocal rsqrt sqrt acos acosh asin asinh atan atan2 atanh cos cosh erf "
+    "erfc exp exp2 expm1 log log10 log1p log2 logaddexp sin sinh tan tanh xlogy gelu gelu_backward "
+    "gelu_tanh gelu_tanh_backward sigmoid sigmoid_backward silu silu_backward tanh_backward "
+    "digamma erfinv i0 igamma igammac lgamma polygamma special_airy_ai special_bessel_j0 "
+    "special_bessel_j1 special_bessel_y0 special_bessel_y1 special_chebyshev_polynomial_t "
+    "special_chebyshev_polynomial_u special_chebyshev_polynomial_v special_chebyshev_polynomial_w "
+    "special_erfcx special_hermite_polynomial_h special_hermite_polynomial_he special_i0e "
+    "special_i1 special_i1e special_laguerre_polynomial_l special_legendre_polynomial_p "
+    "special_log_ndtr special_modified_bessel_k0 special_modified_bessel_k1 special_ndtri "
+    "special_scaled_modified_bessel_k0 special_scaled_modified_bessel_k1 "
+    "special_spherical_bessel_j0 special_zeta"
 ).split()
-_BOOL = ("eq ge gt isinf isnan le logical_and logical_not logical_or logical_xor lt ne").split()
+_BOOL = (
+    "eq ge gt isinf isnan le logical_and logical_not logical_or logical_xor lt ne signbit"
+).split()
 _GIVEN = "_to_copy full iota uniform".split()
 RULES = {
     **dict.fromkeys(_SAME, "same"),
@@ -65,6 +77,12 @@ _ON_BOOLS = {
     "mul": "logical_and",
     "minimum": "logical_and",
 }
+
+
+# Beside the pointwise rows, what float64 may go through; other rows leave it to the host.
+_DOUBLE_ROWS = frozenset(
+    "expand permute select slice squeeze transpose unsqueeze view sum amax amin host_call".split()
+)
 
 
 class MissingRow(Exception):
@@ -280,6 +298,8 @@ class Writer:
         """Appends an op with several results."""
         if name not in self.native_ops and name != "host_call":
             raise MissingRow(name)
+        if name not in RULES and name not in _DOUBLE_ROWS and _has_double(args, types):
+            raise MissingRow(name)
         record = Record(name, args, self.tag)
         record.results = tuple(Value(self, dtype, shape) for dtype, shape in types)
         self.records.append(record)
@@ -449,6 +469,15 @@ def _with_memory(tensor):
     if tensor._is_zerotensor():
         return without_modes(lambda: torch.zeros(tensor.shape, dtype=tensor.dtype))
     return without_modes(lambda: tensor.resolve_conj().resolve_neg())
+
+
+def _has_double(args, types):
+    if any(dtype is torch.float64 for dtype, _ in types):
+        return True
+    return any(
+        _has_double(a, ()) if isinstance(a, list) else getattr(a, "dtype", None) is torch.float64
+        for a in args
+    )
 
 
 def _collect(args, needed):

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+// Bessel and Airy functions, and the orthogonal polynomials, from series, integrals and recurrences
+// (Abramowitz and Stegun, chapters 9, 10 and 22).
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+
+#include "codegen/special_math.h"
+
+namespace tessera::special {
+namespace {
+
+constexpr double kInf = std::numeric_limits<double>::infinity();
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+constexpr double kPi = 3.14159265358979323846;
+
+// e^-x I_order(x) for x >= 0, order 0 or 1: the power series has positive terms only, and beyond 30
+// the asymptotic one is exact in double.
+double scaled_i(int order, double x) {
+  if (x < 30) {
+    const double z = x * x / 4;
+    double term = order ? x / 2 : 1, sum = term;
+    for (int k = 1; term > sum * 1e-17; ++k) {
+      term *= z / (k * (k + order));
+      sum += term;
+    }
+    return sum * std::exp(-x);
+  }
+  double term = 1, sum = 1;
+  for (int k = 1; k < 30; ++k) {
+    const double odd = 2 * k - 1;
+    const double next = term * (odd * odd - 4 * order) / (8 * k * x);
+    if (std::fabs(next) < 1e-17) break;
+    sum += next;
+    term = next;
+  }
+  return sum / std::sqrt(2 * kPi * x);
+}
+
+// e^x K_order(x) for x > 0: the integral of e^(x - x cosh t) cosh(order t) over t, for which the
+// trapezoidal rule converges exponentially.
+double scaled_k(double order, double x) {
+  const double h = std::min(0.125, 0.6 / std::sqrt(x));  // large x make a narrow peak
+  double sum = 0.5;
+  for (int k = 1; k < 8000; ++k) {
+    const double t = k * h;
+    const double s = std::sinh(t / 2), power = -2 * x * s * s;
+    const double term = 0.5 * (std::exp(power + order * t) + std::exp(power - order * t));
+    sum += term;
+    if (term < sum * 1e-18) break;
+  }
+  return h * sum;
+}
+
+}  // namespace
+
+double i0e(double x) {
+  return std::isnan(x) ? x : scaled_i(0, std::fabs(x));
+}
+double i0(double x) {
+  return std::isinf(x) ? kInf : i0e(x) * std::exp(std::fabs(x));
+}
+double i1e(double x) {
+  return std::isnan(x) || x == 0 ? x : std::copysign(scaled_i(1, std::fabs(x)), x);
+}
+double i1(double x) {
+  return std::isinf(x) ? x : i1e(x) * std::exp(std::fabs(x));
+}
+
+double scaled_modified_bessel_k0(double x) {
+  if (x == 0) return kInf;
+  if (!(x > 0)) return kNan;
+  return std::isinf(x) ? 0 : scaled_k(0, x);
+}
+double scaled_modified_bessel_k1(double x) {
+  if (x == 0) return kInf;
+  if (!(x > 0)) return kNan;
+  return std::isinf(x) ? 0 : scaled_k(1, x);
+}
+double modified_bessel_k0(double x) {
+  return scaled_modified_bessel_k0(x) * (x > 0 ? std::exp(-x) : 1);
+}
+double modified_bessel_k1(double x) {
+  return scaled_modified_bessel_k1(x) * (x > 0 ? std::exp(-x) : 1);
+}
+
+double bessel_j0(double x) {
+  return ::j0(x);
+}
+double bessel_j1(double x) {
+  return ::j1(x);
+}
+double bessel_y0(double x) {
+  return x == 0 ? -kInf : x < 0 ? kNan : ::y0(x);
+}
+double bessel_y1(double x) {
+  return x == 0 ? -kInf : x < 0 ? kNan : ::y1(x);
+}
+
+double spherical_bessel_j0(double x) {
+  if (std::isinf(x)) return 0;
+  return std::fabs(x) < 1e-4 ? 1 - x * x / 6 : std::sin(x) / x;
+}
+
+double airy_ai(double x) {
+  if (std::isnan(x)) return x;
+  if (std::isinf(x)) return x > 0 ? 0 : kNan;
+  if (x > 104) return 0;
+  if (std::fabs(x) < 1.5) {
+    // c1 f(x) - c2 g(x), two power series in x^3.
+    const double cube = x * x * x;
+    double f = 1, g = x, sum_f = f, sum_g = g;
+    for (int k = 1; k < 30; ++k) {
+      f *= cube / ((3 * k - 1) * (3 * k));
+      g *= cube / ((3 * k) * (3 * k + 1));
+      sum_f += f;
+      sum_g += g;
+    }
+    return 0.355028053887817239260 * sum_f - 0.258819403792806798405 * sum_g;
+  }
+  const double root = std::sqrt(std::fabs(x)), angle = 2.0 / 3 * root * root * root;
+  if (x > 0) return std::exp(-angle) * scaled_k(1.0 / 3, angle) * root / (kPi * std::sqrt(3.0));
+  // J(-1/3) is a turn of J(1/3) and Y(1/3) by a third of pi.
+  const double j = std::cyl_bessel_j(1.0 / 3, angle), y = std::cyl_neumann(1.0 / 3, angle);
+  return root / 3 * (1.5 * j - std::sqrt(3.0) / 2 * y);
+}
+
+namespace {
+
+// p(0) = 1, p(1) = first, p(k + 1) = step(k, p(k), p(k - 1)).
+template <typename F>
+double recur(int64_t n, double first, F step) {
+  if (n < 0) return 0;
+  double before = 1, now = first;
+  if (n == 0) return before;
+  for (int64_t k = 1; k < n && !std::isnan(now); ++k) {
+    const double next = step(static_cast<double>(k), now, before);
+    before = now;
+    now = next;
+  }
+  return now;
+}
+
+int64_t degree(double n) {
+  return std::isnan(n) ? -1 : static_cast<int64_t>(n);
+}
+
+double chebyshev(double x, double n, double first) {
+  return recur(degree(n), first, [x](double, double p, double q) { return 2 * x * p - q; });
+}
+
+double plus_or_minus(double n) {
+  return degree(n) % 2 == 0 ? 1 : -1;
+}
+
+}  // namespace
+
+double chebyshev_polynomial_t(double x, double n) {
+  if (degree(n) < 0) return 0;
+  if (std::fabs(x) == 1) return x > 0 ? 1 : plus_or_minus(n);
+  if (n > 6 && std::fabs(x) < 1) return std::cos(static_cast<double>(degree(n)) * std::acos(x));
+  return chebyshev(x, n, x);
+}
+double chebyshev_polynomial_u(double x, double n) {
+  if (degree(n) < 0) return 0;
+  const auto m = static_cast<double>(degree(n));
+  if (std::fabs(x) == 1) return (m + 1) * (x > 0 ? 1 : plus_or_minus(n));
+  if (n > 8 && std::fabs(x) < 1 && std::sin(std::acos(x)) != 0)
+    return std::sin((m + 1) * std::acos(x)) / std::sin(std::acos(x));
+  return chebyshev(x, n, 2 * x);
+}
+double chebyshev_polynomial_v(double x, double n) {
+  if (degree(n) < 0) return 0;
+  const auto m = static_cast<double>(degree(n));
+  if (x == 1) return 1;
+  if (x == -1) return plus_or_minus(n) * (2 * m + 1);
+  if (n > 8 && std::fabs(x) < 1)
+    return std::cos((m + 0.5) * std::acos(x)) / std::cos(std::acos(x) / 2);
+  return chebyshev(x, n, 2 * x - 1);
+}
+double chebyshev_polynomial_w(double x, double n) {
+  if (degree(n) < 0) return 0;
+  const auto m = static_cast<double>(degree(n));
+  if (x == 1) return 2 * m + 1;
+  if (x == -1) return plus_or_minus(n);
+  if (n > 8 && std::fabs(x) < 1)
+    return std::sin((m + 0.5) * std::acos(x)) / std::sin(std::acos(x) / 2);
+  return chebyshev(x, n, 2 * x + 1);
+}
+double hermite_polynomial_h(double x, double n) {
+  return recur(degree(n), 2 * x,
+               [x](double k, double p, double q) { return 2 * x * p - 2 * k * q; });
+}
+double hermite_polynomial_he(double x, double n) {
+  return recur(degree(n), x, [x](double k, double p, double q) { return x * p - k * q; });
+}
+double laguerre_polynomial_l(double x, double n) {
+  if (degree(n) < 0) return 0;
+  if (x == 0) return 1;
+  return recur(degree(n), 1 - x, [x](double k, double p, double q) {
+    return ((2 * k + 1 - x) * p - k * q) / (k + 1);
+  });
+}
+double legendre_polynomial_p(double x, double n) {
+  if (degree(n) < 0) return 0;
+  if (std::fabs(x) == 1) return x > 0 ? 1 : plus_or_minus(n);
+  return recur(degree(n), x, [x](double k, double p, double q) {
+    return ((2 * k + 1) * x * p - k * q) / (k + 1);
+  });
+}
+
+}  // namespace tessera::special

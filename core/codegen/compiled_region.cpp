@@ -118,6 +118,7 @@ class CompiledRegion final : public Region {
                     in = column_strides_[s];
       Walk w;
       w.inner = in == 0 ? Step::kZero : in == unit ? Step::kUnit : Step::kOther;
+      if (in == 2 * unit && slot.kind == SlotKind::kLoad) w.inner = Step::kTwo;
       w.outer_moves = row_strides_[s] != 0;
       w.transposed = nest_.transposed[s];
       spec.walks.push_back(w);

@@ -74,7 +74,8 @@ std::unique_ptr<llvm::MemoryBuffer> compile(llvm::TargetMachine& machine, const 
   llvm::Module module(name, context);
   module.setDataLayout(machine.createDataLayout());
   module.setTargetTriple(machine.getTargetTriple().str());
-  fill(module, name, {kernels::cpu_has_avx512()});
+  const bool avx512 = kernels::cpu_has_avx512();
+  fill(module, name, {avx512, avx512 && __builtin_cpu_supports("avx512bf16")});
   for (llvm::Function& f : module) {
     if (f.isDeclaration()) continue;
     f.addFnAttr("target-cpu", machine.getTargetCPU());

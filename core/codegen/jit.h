@@ -21,6 +21,7 @@ using LoopFn = void (*)(std::byte* const* ptrs, const int64_t* outer_strides,
 
 struct JitTarget {
   bool avx512 = false;
+  bool bf16 = false;  // AVX-512 with conversions to bf16
 };
 
 // The function for `key`, compiled by filling a module with a function called `name` if it is new.

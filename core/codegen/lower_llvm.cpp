@@ -42,14 +42,40 @@ namespace {
 
 using llvm::Value;
 
+bool picks_operand(Op op) {
+  switch (op) {
+    case Op::Copy:
+    case Op::Abs:
+    case Op::ClampMax:
+    case Op::ClampMin:
+    case Op::Fmax:
+    case Op::Fmin:
+    case Op::Maximum:
+    case Op::Minimum:
+    case Op::Neg:
+    case Op::Relu:
+    case Op::ThresholdGrad:
+    case Op::MaskedFill:
+    case Op::Where:
+      return true;
+    default:
+      return false;
+  }
+}
+
 Combine combine_of(Op op) {
   return op == Op::Sum ? Combine::kSum : op == Op::Amax ? Combine::kMax : Combine::kMin;
 }
 
 class Lowering {
  public:
-  Lowering(const LoopSpec& spec, llvm::Module& module, const std::string& name, bool avx512)
-      : spec_(spec), code_(*spec.code), module_(module), ir_(module.getContext()), e_{ir_, avx512} {
+  Lowering(const LoopSpec& spec, llvm::Module& module, const std::string& name,
+           const JitTarget& target)
+      : spec_(spec),
+        code_(*spec.code),
+        module_(module),
+        ir_(module.getContext()),
+        e_{ir_, target.avx512, target.bf16} {
     llvm::Type* ptr = ir_.getPtrTy();
     llvm::Type* i64 = ir_.getInt64Ty();
     auto* type = llvm::FunctionType::get(ir_.getVoidTy(), {ptr, ptr, ptr, ptr, i64, i64}, false);
@@ -65,7 +91,7 @@ class Lowering {
     for (size_t k = 0; k < slots; ++k) {
       base_.push_back(element(0, ir_.getPtrTy(), k));
       row_step_.push_back(spec_.walks[k].outer_moves ? element(1, ir_.getInt64Ty(), k) : nullptr);
-      column_step_.push_back(spec_.walks[k].inner == Step::kOther ? element(2, ir_.getInt64Ty(), k)
+      column_step_.push_back(spec_.walks[k].inner >= Step::kOther ? element(2, ir_.getInt64Ty(), k)
                                                                   : nullptr);
     }
     Env top;
@@ -231,6 +257,8 @@ class Lowering {
                 ? static_cast<Value*>(ir_.CreateMaskedLoad(type, p, align_of(s.dtype), env.mask,
                                                            llvm::Constant::getNullValue(type)))
                 : ir_.CreateAlignedLoad(type, p, align_of(s.dtype));
+    } else if (w.inner == Step::kTwo && !env.mask) {
+      raw = every_second(env, slot, type);
     } else {
       raw = ir_.CreateMaskedGather(type, lane_addresses(env, slot), align_of(s.dtype),
                                    env.mask ? env.mask : full_mask(),
@@ -239,10 +267,23 @@ class Lowering {
     return from_memory(e_, raw, s.dtype);
   }
 
+  // Two loads that overlap in one element, so that nothing behind the last one is read.
+  Value* every_second(const Env& env, int slot, llvm::FixedVectorType* type) {
+    const DType t = code_.slots[slot].dtype;
+    llvm::Type* lane = e_.memory_type(t);
+    Value* first =
+        ir_.CreateInBoundsGEP(lane, env.row[slot], ir_.CreateMul(env.column, ir_.getInt64(2)));
+    Value* second = ir_.CreateConstInBoundsGEP1_64(lane, first, kLanes - 1);
+    llvm::SmallVector<int, kLanes> from;
+    for (int k = 0; k < kLanes; ++k) from.push_back(k < kLanes / 2 ? 2 * k : 2 * k + 1);
+    return ir_.CreateShuffleVector(ir_.CreateAlignedLoad(type, first, align_of(t)),
+                                   ir_.CreateAlignedLoad(type, second, align_of(t)), from);
+  }
+
   void store(Env& env, int slot) {
     const Slot& s = code_.slots[slot];
     Value* raw = to_memory(convert(get(env, s.value), compute_type(s.dtype)), s.dtype);
-    if (spec_.walks[slot].inner == Step::kOther) {
+    if (spec_.walks[slot].inner >= Step::kOther) {
       ir_.CreateMaskedScatter(raw, lane_addresses(env, slot), align_of(s.dtype),
                               env.mask ? env.mask : full_mask());
       return;
@@ -273,7 +314,7 @@ class Lowering {
     Value* step = w.inner == Step::kUnit ? ir_.getInt64(1) : column_step_[slot];
     first = ir_.CreateAdd(first, ir_.CreateMul(env.column, step));
     Value* lanes = lane_numbers(lane);
-    if (w.inner == Step::kOther) lanes = ir_.CreateMul(lanes, splat(narrow(step)));
+    if (w.inner >= Step::kOther) lanes = ir_.CreateMul(lanes, splat(narrow(step)));
     return {&e_, ir_.CreateAdd(splat(narrow(first)), lanes), type};
   }
 
@@ -305,7 +346,19 @@ class Lowering {
     }
     if (divides_integers(in)) report_zeros(env, x[1]);
     Vector r = eval_row(in.op, x, static_cast<int>(in.args.size()));
-    return convert(r, in.result);
+    return keeps_precision(in) ? convert(r, compute_type(in.result)) : convert(r, in.result);
+  }
+
+  // Whether the result needs no rounding to a half type: the op only picks among its operands, or
+  // changes a sign, and all of them have that type.
+  bool keeps_precision(const Instr& in) const {
+    if (in.result != DType::F16 && in.result != DType::BF16) return false;
+    if (!picks_operand(in.op)) return false;
+    for (const CodeArg& a : in.args) {
+      if (a.as == DType::Bool) continue;
+      if (a.value >= 0 ? code_.types[a.value] != in.result : a.literal.number() != 0) return false;
+    }
+    return true;
   }
 
   // Sets the region's flag where an element is divided by zero; lanes beyond the tail hold zeros.
@@ -545,7 +598,7 @@ class Lowering {
 
 void emit_loop(const LoopSpec& spec, llvm::Module& module, const std::string& name,
                const JitTarget& target) {
-  Lowering(spec, module, name, target.avx512).emit();
+  Lowering(spec, module, name, target).emit();
 }
 
 }  // namespace tessera::codegen

@@ -11,7 +11,7 @@
 
 namespace tessera::codegen {
 
-enum class Step : uint8_t { kZero, kUnit, kOther };
+enum class Step : uint8_t { kZero, kUnit, kOther, kTwo };  // kTwo: a load of every second element
 
 struct Walk {
   Step inner = Step::kZero;

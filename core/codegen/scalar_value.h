@@ -257,8 +257,8 @@ TESSERA_BINARY(hypot)
   inline Scalar name(const Scalar& a, const Scalar& b) {      \
     return of_float(a.type, special::name(real(a), real(b))); \
   }
-TESSERA_ONE(erfcx)
-TESSERA_SPECIAL(TESSERA_ONE, TESSERA_TWO)
+TESSERA_VECTOR_SPECIAL(TESSERA_ONE)
+TESSERA_LANE_SPECIAL(TESSERA_ONE, TESSERA_TWO)
 #undef TESSERA_ONE
 #undef TESSERA_TWO
 

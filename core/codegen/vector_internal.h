@@ -70,6 +70,13 @@ Vector library(const Vector& a, const Vector& b) {
   return through_memory(a, &b, lane_call<F, D>(a.type));
 }
 
+// The natural logarithm of positive finite f64 lanes, to about an ulp.
+Vector wide_log(const Vector& x);
+
+// f32: e^(factor x^2) without the error of a rounded square, and e^(x^2) erfc(x) for x >= 0.
+Vector exp_of_square(const Vector& x, double factor);
+Vector scaled_erfc(const Vector& x);
+
 // Emits `body` so that it runs where a lane is set, which is seldom.
 void when_any(const Vector& mask, const std::function<void()>& body);
 

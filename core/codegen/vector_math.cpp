@@ -197,10 +197,8 @@ Vector erf(const Vector& a) {
   return copysign(select((x >= like(a, 3.92)) | (r > one), one, r), a);
 }
 
-namespace {
-
-// e^(x^2) erfc(x) for x >= 0: a polynomial in (x - 2) / (x + 2) gives it times 1 + 2 x, which stays
-// between 1 and 1.4 over the whole half line (the substitution of Shepherd and Laframboise, 1981).
+// A polynomial in (x - 2) / (x + 2) gives it times 1 + 2 x, which stays between 1 and 1.4 over the
+// whole half line (the substitution of Shepherd and Laframboise, 1981).
 Vector scaled_erfc(const Vector& x) {
   Vector t = (x - like(x, 2)) / (x + like(x, 2));
   t = select(x == like(x, kInf), like(x, 1), t);
@@ -210,15 +208,12 @@ Vector scaled_erfc(const Vector& x) {
   return p * like(x, 0.5) / (like(x, 0.5) + x);
 }
 
-// e^(sign x^2): the rounding of the square is made good to first order.
-Vector exp_of_square(const Vector& x, double sign) {
-  Vector square = x * x, s = like(x, sign);
-  Vector low = fma(x, x, -square);
-  Vector e = exp(s * square);
-  return select(isinf(e), e, fma(e, s * low, e));
+Vector exp_of_square(const Vector& x, double factor) {
+  Vector square = x * x, f = like(x, factor);
+  Vector low = fma(x, x, -square);  // made good to first order
+  Vector e = exp(f * square);
+  return select(isinf(e), e, fma(e, f * low, e));
 }
-
-}  // namespace
 
 Vector erfc(const Vector& a) {
   if (a.type == DType::F64) return library<::erfcf, ::erfc>(a);

@@ -14,10 +14,11 @@ namespace tessera::codegen {
 
 constexpr int kLanes = 16;
 
-// Where instructions go. `avx512` allows intrinsics of that set.
+// Where instructions go. `avx512` and `bf16` allow intrinsics of those sets.
 struct Emitter {
   llvm::IRBuilder<>& ir;
   bool avx512 = false;
+  bool bf16 = false;
 
   // Register type of a compute type: <16 x float>, <16 x i1> for bool, ...
   llvm::FixedVectorType* vector_type(DType t) const;
@@ -102,7 +103,6 @@ Vector cos(const Vector& a);
 Vector cosh(const Vector& a);
 Vector erf(const Vector& a);
 Vector erfc(const Vector& a);
-Vector erfcx(const Vector& a);
 Vector exp(const Vector& a);
 Vector exp2(const Vector& a);
 Vector expm1(const Vector& a);
@@ -116,10 +116,11 @@ Vector sinh(const Vector& a);
 Vector tan(const Vector& a);
 Vector tanh(const Vector& a);
 
-// Rare ones: lane by lane.
+// Rare ones, of codegen/special_math.h.
 #define TESSERA_ONE(name) Vector name(const Vector& a);
 #define TESSERA_TWO(name) Vector name(const Vector& a, const Vector& b);
-TESSERA_SPECIAL(TESSERA_ONE, TESSERA_TWO)
+TESSERA_VECTOR_SPECIAL(TESSERA_ONE)
+TESSERA_LANE_SPECIAL(TESSERA_ONE, TESSERA_TWO)
 #undef TESSERA_ONE
 #undef TESSERA_TWO
 

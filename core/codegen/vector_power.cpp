@@ -10,16 +10,21 @@
 namespace tessera::codegen {
 namespace {
 
-// log2 of a positive finite f64 to about 2^-44, from log(1 + f) = 2 atanh(f / (2 + f)).
-Vector wide_log2(const Vector& x) {
+// x = 2^e (1 + f): e as f64, and log(1 + f) / 2 = atanh(f / (2 + f)), with the coefficients of its
+// series in the square of that quotient from the third power on.
+std::pair<Vector, Vector> wide_log_parts(const Vector& x, std::initializer_list<double> series) {
   Vector bits = as_bits(x);
   Vector e = shift_right_signed(bits - constant_int(*x.e, DType::I64, 0x3fe6a09e667f3bcd), 52);
   Vector f = as_float(bits - shift_left(e, 52)) - like(x, 1);
   Vector s = f / (f + like(x, 2)), z = s * s;
-  Vector p = polynomial(z, {0.3333333333790214, 0.19999997810429695, 0.14286054624335504,
-                            0.11088092687356145, 0.09792096937446947});
-  Vector log = fma(s * z, p, s);  // half of it
-  return fma(log, like(x, 2 * 1.4426950408889634074), convert(convert(e, DType::I32), DType::F64));
+  return {convert(convert(e, DType::I32), DType::F64), fma(s * z, polynomial(z, series), s)};
+}
+
+// To about 2^-44.
+Vector wide_log2(const Vector& x) {
+  auto [e, half] = wide_log_parts(x, {0.3333333333790214, 0.19999997810429695, 0.14286054624335504,
+                                      0.11088092687356145, 0.09792096937446947});
+  return fma(half, like(x, 2 * 1.4426950408889634074), e);
 }
 
 // 2^w as f64 to about 2^-40, for |w| < 1000.
@@ -56,6 +61,13 @@ Vector on_integers(const Vector& a, const Vector& b) {
 }
 
 }  // namespace
+
+Vector wide_log(const Vector& x) {
+  auto [e, half] = wide_log_parts(
+      x, {0.3333333333333367, 0.19999999999707174, 0.14285714371234465, 0.11111099282070987,
+          0.0909178241512368, 0.07657018411896246, 0.07398047503079984});
+  return fma(e, like(x, 0.69314718055994530942), half + half);
+}
 
 Vector pow(const Vector& a, const Vector& b) {
   // The exponents that occur in models; PyTorch takes the same short cuts.

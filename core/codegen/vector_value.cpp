@@ -3,6 +3,7 @@
 #ifdef TESSERA_HAVE_LLVM
 
 #include <llvm/IR/Intrinsics.h>
+#include <llvm/IR/IntrinsicsX86.h>
 
 #include <cmath>
 #include <limits>
@@ -45,14 +46,21 @@ llvm::Constant* splat(Emitter& e, uint32_t v) {
   return llvm::ConstantVector::getSplat(llvm::ElementCount::getFixed(kLanes), e.ir.getInt32(v));
 }
 
-// The upper halves of f32 lanes, rounded to nearest even; NaN stays NaN.
+// f32 lanes rounded to nearest even as bf16, as 16-bit integers; NaN stays NaN.
 llvm::Value* bf16_bits(const Vector& x) {
   auto& ir = x.e->ir;
+  auto* shorts = llvm::FixedVectorType::get(ir.getInt16Ty(), kLanes);
+  if (x.e->bf16) {
+    llvm::Value* half =
+        ir.CreateIntrinsic(llvm::Intrinsic::x86_avx512bf16_cvtneps2bf16_512, {}, {x.v});
+    return ir.CreateBitCast(half, shorts);
+  }
   llvm::Value* u = bits_of(x);
   llvm::Value* odd = ir.CreateAnd(ir.CreateLShr(u, splat(*x.e, 16)), splat(*x.e, 1));
   llvm::Value* rounded = ir.CreateAdd(ir.CreateAdd(u, splat(*x.e, 0x7fff)), odd);
   llvm::Value* nan = ir.CreateOr(u, splat(*x.e, 0x400000));
-  return ir.CreateLShr(ir.CreateSelect(ir.CreateFCmpUNO(x.v, x.v), nan, rounded), splat(*x.e, 16));
+  llvm::Value* bits = ir.CreateSelect(ir.CreateFCmpUNO(x.v, x.v), nan, rounded);
+  return ir.CreateTrunc(ir.CreateLShr(bits, splat(*x.e, 16)), shorts);
 }
 
 }  // namespace
@@ -130,7 +138,7 @@ llvm::Value* to_memory(const Vector& x, DType t) {
     case DType::F16:
       return ir.CreateBitCast(ir.CreateFPTrunc(x.v, with(ir.getHalfTy())), with(ir.getInt16Ty()));
     case DType::BF16:
-      return ir.CreateTrunc(bf16_bits(x), with(ir.getInt16Ty()));
+      return bf16_bits(x);
     case DType::Bool:
       return ir.CreateZExt(x.v, with(ir.getInt8Ty()));
     default:
@@ -256,15 +264,30 @@ Vector sign(const Vector& a) {
   return select(a > zero, like(a, 1), negative);
 }
 
+namespace {
+
+bool is_number(const Vector& x) {
+  auto* c = llvm::dyn_cast<llvm::Constant>(x.v);
+  auto* lane = c ? llvm::dyn_cast_or_null<llvm::ConstantFP>(c->getSplatValue()) : nullptr;
+  return lane && !lane->isNaN();
+}
+
+// x86 takes the second operand where one is NaN, so NaN in `b` passes by itself; that in `a` is
+// picked afterwards, unless `a` is a constant.
+Vector extreme(const Vector& a, const Vector& b, Vector (*before)(const Vector&, const Vector&)) {
+  if (!floating(a)) return select(before(a, b), a, b);
+  if (is_number(b)) return select(before(b, a), b, a);
+  Vector r = select(before(a, b), a, b);
+  return is_number(a) ? r : select(mask(a, a.e->ir.CreateFCmpUNO(a.v, a.v)), a, r);
+}
+
+}  // namespace
+
 Vector max(const Vector& a, const Vector& b) {
-  Vector take = a > b;
-  if (floating(a)) take = mask(a, a.e->ir.CreateOr(take.v, a.e->ir.CreateFCmpUNO(a.v, a.v)));
-  return select(take, a, b);
+  return extreme(a, b, [](const Vector& x, const Vector& y) { return x > y; });
 }
 Vector min(const Vector& a, const Vector& b) {
-  Vector take = a < b;
-  if (floating(a)) take = mask(a, a.e->ir.CreateOr(take.v, a.e->ir.CreateFCmpUNO(a.v, a.v)));
-  return select(take, a, b);
+  return extreme(a, b, [](const Vector& x, const Vector& y) { return x < y; });
 }
 
 Vector fma(const Vector& a, const Vector& b, const Vector& c) {

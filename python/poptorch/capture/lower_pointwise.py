@@ -222,15 +222,31 @@ def _(w, n, x):
 @lower("nextafter")
 def _(w, n, a, b):
     if n.dtype is torch.float16:
-        raise MissingRow("nextafter")
+        return _next_half(w, a, b)
     # the neighbours of a bfloat16 are 2**16 float32 apart
     return w.pointwise("nextafter", a, b, 65536 if n.dtype is torch.bfloat16 else 1)
+
+
+def _next_half(w, a, b):
+    """float16 towards b, in float32: a step of one unit in the last of eleven digits, which is half
+    as long below a power of two, and never shorter than 2**-24."""
+    x, y = w.cast(a, torch.float32), w.cast(b, torch.float32)
+    size, exponent = x.abs(), x.frexp_exponent()
+    outward = w.pointwise("eq", x < y, x > 0) | x.equals(0)
+    short = x.frexp_mantissa().abs().equals(0.5) & ~outward
+    unit = w.pointwise("maximum", exponent - w.cast(short, torch.float32) - 11.0, -24.0).exp2()
+    unit = w.where(x.equals(0), 2.0**-24, unit)
+    moved = w.where(outward, size + unit, size - unit)
+    moved = w.where(size.isinf(), 65504.0, moved)
+    sign = w.where(x.equals(0), y, x)
+    moved = w.where(x.equals(y), y, w.pointwise("copysign", moved, sign))
+    return w.cast(w.where(x.isnan() | y.isnan(), math.nan, moved), torch.float16)
 
 
 @lower("angle")
 def _(w, n, x):
     x = w.cast(x, n.dtype)
-    return w.where(x.isnan(), x, w.where(x < 0, math.pi, 0.0))
+    return w.where(x.isnan(), x, w.cast(x < 0, n.dtype) * math.pi)
 
 
 @lower("_conj_physical", "real")
@@ -253,3 +269,8 @@ def _(w, n, x, among, _unique, invert):
         x = w.unsqueeze(x, len(x.shape))
     found = w.reduce("any", w.pointwise("eq", x, among), [-1], False, torch.bool)
     return ~found if invert else found
+
+
+@lower("_efficientzerotensor")
+def _(w, n, *_rest):
+    return w.full(0, n.dtype, n.shape)  # as a constant it would have no memory

@@ -69,8 +69,8 @@ def _(w, n, a, b):
 @lower("special_entr")
 def _(w, n, x):
     x = w.cast(x, n.dtype)
-    inside = w.where(x > 0, -(x * x.log()), w.where(x.equals(0), 0.0, -math.inf))
-    return w.where(x.isnan(), x, inside)
+    edge = w.where(x.equals(0), x, -math.inf)
+    return w.where(x.isnan(), x, w.where(x > 0, -(x * x.log()), edge))
 
 
 @lower("sinc")

@@ -415,7 +415,8 @@ class Writer:
     def text(self, name, sources, outputs, loss, grads, updates):
         """(lines of the graph up to its closing brace, lines after it, live records)."""
         live, needed = self._live([*outputs, *loss, *[v for _, v in grads + updates]])
-        needed |= {id(s) for s, _ in updates}
+        # a parameter may have a gradient that is zero without being read
+        needed |= {id(s) for s, _ in updates + grads}
         used = [s for s in sources if s.kind == "input" or id(s) in needed]
         used += [c for c in self.constants.values() if id(c) in needed]
         if self._rng is not None and id(self._rng) in needed:

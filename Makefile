@@ -12,8 +12,8 @@ JOBS ?= $(shell nproc)
 CXX_FILES = $(shell find core tools tests bindings bench \( -name '*.cpp' -o -name '*.h' \) -type f | sort)
 say = @echo "==> $(1)"
 
-.PHONY: help setup build build-asan demo test check test-cpp test-asan test-tsan test-python conformance bench \
-  wheel format clean
+.PHONY: help setup build build-asan demo test check test-cpp test-asan test-tsan test-python \
+  conformance bench bench-kernels wheel format clean
 
 help:
 	@echo "make setup    Debian packages and $(VENV)"
@@ -21,6 +21,7 @@ help:
 	@echo "make test     format, layers, C++ tests (plain and sanitized), Python tests"
 	@echo "make conformance   every operator sample of PyTorch, and docs/op-coverage.md"
 	@echo "make bench    speed and memory against eager and torch.compile"
+	@echo "make bench-kernels   each op alone against eager; FILTER=regex picks some"
 	@echo "make format   rewrite sources in the project's format"
 	@echo "make wheel    dist/tessera_poptorch-*.whl"
 	@echo "make clean    remove build products (keeps $(VENV))"
@@ -96,6 +97,10 @@ conformance: build
 bench: build
 	$(call say,Benchmarks)
 	@$(PYTHON) bench/run.py
+
+bench-kernels: build
+	$(call say,Kernels against eager)
+	@$(PYTHON) -m bench.kernels --filter '$(FILTER)'
 
 wheel: setup
 	$(call say,Wheel)

@@ -1,22 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The models that are measured. Convolutional ones are plain PyTorch; transformers come from
-Hugging Face configurations with random weights and their usual dropout, as users train them."""
+"""The models that are measured; tests take small forms of them. Convolutional and recurrent ones
+are plain PyTorch; transformers come from Hugging Face configurations with random weights and their
+usual dropout, as users train them."""
 
 import torch
 from torch import nn
 
 
 class WithLoss(nn.Module):
-    """A model and its criterion as one module: `(x, y) -> (output, loss)`."""
+    """A model and its criterion as one module: `(x, labels) -> (output, loss)`, `x -> output`."""
 
-    def __init__(self, model, criterion):
+    def __init__(self, model, criterion=None):
         super().__init__()
         self.model = model
-        self.criterion = criterion
+        self.criterion = criterion or nn.CrossEntropyLoss()
 
-    def forward(self, x, y):
+    def forward(self, x, labels=None):
         output = self.model(x)
-        return output, self.criterion(output, y)
+        if labels is None:
+            return output
+        return output, self.criterion(output, labels)
 
 
 class TutorialCNN(nn.Module):
@@ -50,90 +53,230 @@ class MLP(nn.Sequential):
         )
 
 
-def _conv_bn(inputs, outputs, kernel, stride=1):
-    return nn.Sequential(
-        nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=False),
-        nn.BatchNorm2d(outputs),
-    )
+# ResNet -----------------------------------------------------------------------------------------
 
 
-class _Block(nn.Module):
-    """Residual block: `layers` in series beside a shortcut that fits their shape."""
+class _Basic(nn.Module):
+    growth = 1
 
-    def __init__(self, layers, inputs, outputs, stride):
+    def __init__(self, inner, width, stride):
         super().__init__()
-        self.layers = layers
-        same = stride == 1 and inputs == outputs
-        self.shortcut = nn.Identity() if same else _conv_bn(inputs, outputs, 1, stride)
-        self.relu = nn.ReLU()
+        self.conv1 = nn.Conv2d(inner, width, 3, stride, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.conv2 = nn.Conv2d(width, width, 3, 1, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(width)
+        self.relu = nn.ReLU(inplace=True)
+        self.shortcut = _shortcut(inner, width, stride)
 
     def forward(self, x):
-        return self.relu(self.layers(x) + self.shortcut(x))
+        out = self.relu(self.bn1(self.conv1(x)))
+        out = self.bn2(self.conv2(out))
+        out += self.shortcut(x)
+        return self.relu(out)
 
 
-def _basic(inputs, width, stride):
-    layers = nn.Sequential(_conv_bn(inputs, width, 3, stride), nn.ReLU(), _conv_bn(width, width, 3))
-    return _Block(layers, inputs, width, stride), width
+class _Bottleneck(nn.Module):
+    growth = 4
+
+    def __init__(self, inner, width, stride):
+        super().__init__()
+        outer = width * self.growth
+        self.conv1 = nn.Conv2d(inner, width, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.conv2 = nn.Conv2d(width, width, 3, stride, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(width)
+        self.conv3 = nn.Conv2d(width, outer, 1, bias=False)
+        self.bn3 = nn.BatchNorm2d(outer)
+        self.relu = nn.ReLU(inplace=True)
+        self.shortcut = _shortcut(inner, outer, stride)
+
+    def forward(self, x):
+        out = self.relu(self.bn1(self.conv1(x)))
+        out = self.relu(self.bn2(self.conv2(out)))
+        out = self.bn3(self.conv3(out))
+        out += self.shortcut(x)
+        return self.relu(out)
 
 
-def _bottleneck(inputs, width, stride):
-    layers = nn.Sequential(
-        _conv_bn(inputs, width, 1),
-        nn.ReLU(),
-        _conv_bn(width, width, 3, stride),
-        nn.ReLU(),
-        _conv_bn(width, 4 * width, 1),
-    )
-    return _Block(layers, inputs, 4 * width, stride), 4 * width
+def _shortcut(inner, outer, stride):
+    if stride == 1 and inner == outer:
+        return nn.Identity()
+    return nn.Sequential(nn.Conv2d(inner, outer, 1, stride, bias=False), nn.BatchNorm2d(outer))
 
 
-def _resnet(make_block, depths, classes):
-    stages = [_conv_bn(3, 64, 7, 2), nn.ReLU(), nn.MaxPool2d(3, 2, 1)]
-    channels = 64
-    for stage, depth in enumerate(depths):
-        for i in range(depth):
-            stride = 2 if stage > 0 and i == 0 else 1
-            block, channels = make_block(channels, 64 << stage, stride)
-            stages.append(block)
-    return nn.Sequential(
-        *stages, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, classes)
-    )
+class ResNet(nn.Module):
+    """The residual network for 224 x 224 images; smaller images work too."""
+
+    def __init__(self, block, depths, classes=1000):
+        super().__init__()
+        self.conv1 = nn.Conv2d(3, 64, 7, 2, 3, bias=False)
+        self.bn1 = nn.BatchNorm2d(64)
+        self.relu = nn.ReLU(inplace=True)
+        self.pool = nn.MaxPool2d(3, 2, 1)
+        inner, stages = 64, []
+        for i, depth in enumerate(depths):
+            width = 64 * 2**i
+            blocks = []
+            for k in range(depth):
+                blocks.append(block(inner, width, 2 if i and k == 0 else 1))
+                inner = width * block.growth
+            stages.append(nn.Sequential(*blocks))
+        self.stages = nn.Sequential(*stages)
+        self.head = nn.AdaptiveAvgPool2d(1)
+        self.fc = nn.Linear(inner, classes)
+        for m in self.modules():
+            if isinstance(m, nn.Conv2d):
+                nn.init.kaiming_normal_(m.weight, mode="fan_out", nonlinearity="relu")
+
+    def forward(self, x):
+        x = self.pool(self.relu(self.bn1(self.conv1(x))))
+        return self.fc(self.head(self.stages(x)).flatten(1))
 
 
 def resnet18(classes=1000):
-    return _resnet(_basic, (2, 2, 2, 2), classes)
+    return ResNet(_Basic, (2, 2, 2, 2), classes)
 
 
 def resnet50(classes=1000):
-    return _resnet(_bottleneck, (3, 4, 6, 3), classes)
+    return ResNet(_Bottleneck, (3, 4, 6, 3), classes)
 
 
-class Bert(nn.Module):
-    """BERT-base cut to a few layers, classifying sequences."""
+# U-Net ------------------------------------------------------------------------------------------
 
-    def __init__(self, layers=2):
+
+class UNet(nn.Module):
+    """Encoder and decoder with joins between equal sizes; `widths` from the finest to the coarsest.
+
+    The decoder grows by transposed convolutions, or by `upsample` ("bilinear" or "nearest").
+    """
+
+    def __init__(self, channels=3, classes=2, widths=(64, 128, 256, 512, 1024), upsample=None):
         super().__init__()
-        from transformers import BertConfig, BertForSequenceClassification
+        steps = list(zip(widths, widths[1:], strict=False))
+        self.down = nn.ModuleList(_double(a, b) for a, b in [(channels, widths[0]), *steps])
+        self.pool = nn.MaxPool2d(2)
+        self.up = nn.ModuleList(_grow(b, a, upsample) for a, b in reversed(steps))
+        self.join = nn.ModuleList(_double(2 * a, a) for a, _ in reversed(steps))
+        self.head = nn.Conv2d(widths[0], classes, 1)
 
-        self.bert = BertForSequenceClassification(BertConfig(num_hidden_layers=layers))
-        self.vocabulary = self.bert.config.vocab_size
+    def forward(self, x):
+        kept = []
+        for i, down in enumerate(self.down):
+            x = down(self.pool(x) if i else x)
+            kept.append(x)
+        kept.pop()
+        for up, join in zip(self.up, self.join, strict=True):
+            x = join(torch.cat([kept.pop(), up(x)], 1))
+        return self.head(x)
+
+
+def _double(inner, outer):
+    return nn.Sequential(
+        nn.Conv2d(inner, outer, 3, padding=1, bias=False),
+        nn.BatchNorm2d(outer),
+        nn.ReLU(inplace=True),
+        nn.Conv2d(outer, outer, 3, padding=1, bias=False),
+        nn.BatchNorm2d(outer),
+        nn.ReLU(inplace=True),
+    )
+
+
+def _grow(inner, outer, upsample):
+    if upsample is None:
+        return nn.ConvTranspose2d(inner, outer, 2, 2)
+    align = True if upsample == "bilinear" else None
+    return nn.Sequential(
+        nn.Upsample(scale_factor=2, mode=upsample, align_corners=align),
+        nn.Conv2d(inner, outer, 3, padding=1),
+    )
+
+
+# Recurrent --------------------------------------------------------------------------------------
+
+
+class LstmClassifier(nn.Module):
+    """Embedding, LSTM layers, and a linear layer on the last state."""
+
+    def __init__(self, vocabulary=10000, width=256, layers=2, classes=10, dropout=0.0):
+        super().__init__()
+        self.vocabulary = vocabulary
+        self.embedding = nn.Embedding(vocabulary, width)
+        self.lstm = nn.LSTM(width, width, layers, batch_first=True, dropout=dropout)
+        self.fc = nn.Linear(width, classes)
 
     def forward(self, ids):
-        return self.bert(input_ids=ids, return_dict=False)[0]
+        states, _ = self.lstm(self.embedding(ids))
+        return self.fc(states[:, -1])
 
 
-class Gpt2(nn.Module):
-    """GPT-2 cut to a few layers, predicting the next token."""
+# Transformers -----------------------------------------------------------------------------------
 
-    def __init__(self, layers=2):
+
+def bert(layers=12, hidden=768, heads=12, vocab=30522, dropout=0.1, positions=512):
+    """BERT that classifies sequences; call with input_ids, attention_mask, labels."""
+    from transformers import BertConfig, BertForSequenceClassification
+
+    config = BertConfig(
+        vocab_size=vocab,
+        hidden_size=hidden,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        intermediate_size=4 * hidden,
+        max_position_embeddings=positions,
+        hidden_dropout_prob=dropout,
+        attention_probs_dropout_prob=dropout,
+        num_labels=2,
+    )
+    return BertForSequenceClassification(config)
+
+
+def gpt2(layers=12, hidden=768, heads=12, vocab=50257, dropout=0.1, positions=1024):
+    """GPT-2 that predicts the next token; call with input_ids and labels."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    config = GPT2Config(
+        vocab_size=vocab,
+        n_embd=hidden,
+        n_layer=layers,
+        n_head=heads,
+        n_positions=positions,
+        resid_pdrop=dropout,
+        embd_pdrop=dropout,
+        attn_pdrop=dropout,
+        bos_token_id=vocab - 1,
+        eos_token_id=vocab - 1,
+        use_cache=False,
+    )
+    return GPT2LMHeadModel(config)
+
+
+def vit(layers=12, hidden=768, heads=12, image=224, patch=16, classes=1000, dropout=0.0):
+    """ViT that classifies images, B/16 by default; call with pixel_values and labels."""
+    from transformers import ViTConfig, ViTForImageClassification
+
+    config = ViTConfig(
+        hidden_size=hidden,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        intermediate_size=4 * hidden,
+        image_size=image,
+        patch_size=patch,
+        num_labels=classes,
+        hidden_dropout_prob=dropout,
+        attention_probs_dropout_prob=dropout,
+    )
+    return ViTForImageClassification(config)
+
+
+class Logits(nn.Module):
+    """A model of transformers as a function of one tensor."""
+
+    def __init__(self, model):
         super().__init__()
-        from transformers import GPT2Config, GPT2LMHeadModel
+        self.model = model
 
-        self.gpt2 = GPT2LMHeadModel(GPT2Config(n_layer=layers, use_cache=False))
-        self.vocabulary = self.gpt2.config.vocab_size
-
-    def forward(self, ids):
-        return self.gpt2(input_ids=ids, return_dict=False)[0]
+    def forward(self, x):
+        return self.model(x, return_dict=False)[0]
 
 
 class NextTokenLoss(nn.Module):

@@ -22,7 +22,17 @@ os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPAT
 
 import torch  # noqa: E402
 
-from bench.cases import cnn, first_call, memory, mlp, pointwise, resnet, transformers  # noqa: E402
+from bench.cases import (  # noqa: E402
+    cnn,
+    first_call,
+    memory,
+    mlp,
+    pointwise,
+    recurrent,
+    resnet,
+    transformers,
+    unet,
+)
 from bench.harness import (  # noqa: E402
     COMPILED,
     EAGER,
@@ -38,7 +48,9 @@ CASES = [
     *cnn.CASES,
     *mlp.CASES,
     *resnet.CASES,
+    *unet.CASES,
     *transformers.CASES,
+    *recurrent.CASES,
     *pointwise.CASES,
     *first_call.CASES,
     *memory.CASES,
@@ -114,6 +126,7 @@ def own_cell(chosen, result, judge):
     )
 
 
+TITLE = 48
 COLUMNS = (20, 20, 22)
 
 
@@ -122,7 +135,7 @@ def print_row(first, groups):
     cells = [
         f"{text:<{width}}" for group in groups for text, width in zip(group, COLUMNS, strict=True)
     ]
-    print(f"{first:<42}" + "".join(cells).rstrip(), flush=True)
+    print(f"{first:<{TITLE}}" + "".join(cells).rstrip(), flush=True)
 
 
 def print_header(threads):
@@ -132,7 +145,7 @@ def print_header(threads):
         for n in threads
     ]
     print_row("work (target in brackets)", groups)
-    print("-" * (42 + sum(COLUMNS) * len(threads)))
+    print("-" * (TITLE + sum(COLUMNS) * len(threads)))
 
 
 def print_result(chosen, results):

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Models as users write them, trained for some steps beside eager."""
 
+import models
 import pytest
 import torch
-from against_eager import check_steps, summary
+from against_eager import check_inference, check_steps, summary
+from harness import captured
 from torch import nn
 
 
@@ -15,37 +17,19 @@ def adam(params):
     return torch.optim.Adam(params, lr=1e-3)
 
 
-class UNet(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.down1, self.down2 = self.block(1, 8), self.block(8, 16)
-        self.bottom = self.block(16, 32)
-        self.up2, self.up1 = nn.ConvTranspose2d(32, 16, 2, 2), nn.ConvTranspose2d(16, 8, 2, 2)
-        self.join2, self.join1 = self.block(32, 16), self.block(16, 8)
-        self.head = nn.Conv2d(8, 3, 1)
-        self.pool = nn.MaxPool2d(2)
+class Hf(nn.Module):
+    """A model of transformers, which makes its loss itself."""
 
-    @staticmethod
-    def block(inner, outer):
-        return nn.Sequential(
-            nn.Conv2d(inner, outer, 3, padding=1),
-            nn.BatchNorm2d(outer),
-            nn.ReLU(inplace=True),
-            nn.Conv2d(outer, outer, 3, padding=1),
-            nn.ReLU(inplace=True),
-        )
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
 
     def forward(self, x, labels):
-        a = self.down1(x)
-        b = self.down2(self.pool(a))
-        c = self.bottom(self.pool(b))
-        b = self.join2(torch.cat([self.up2(c), b], 1))
-        a = self.join1(torch.cat([self.up1(b), a], 1))
-        out = self.head(a)
-        return out, nn.functional.cross_entropy(out, labels)
+        out = self.model(x, labels=labels)
+        return out.logits, out.loss
 
 
-class LstmClassifier(nn.Module):
+class BothWays(nn.Module):
     def __init__(self):
         super().__init__()
         self.embedding = nn.Embedding(50, 12, padding_idx=0)
@@ -57,30 +41,6 @@ class LstmClassifier(nn.Module):
         states, (hidden, _) = self.lstm(self.embedding(ids))
         out = self.fc(torch.cat([hidden[-2], hidden[-1]], dim=1) + states.mean(1))
         return out, self.loss(out, labels)
-
-
-class Vit(nn.Module):
-    def __init__(self):
-        super().__init__()
-        from transformers import ViTConfig, ViTForImageClassification
-
-        self.vit = ViTForImageClassification(
-            ViTConfig(
-                hidden_size=32,
-                num_hidden_layers=2,
-                num_attention_heads=4,
-                intermediate_size=64,
-                image_size=32,
-                patch_size=8,
-                num_labels=10,
-                hidden_dropout_prob=0.0,
-                attention_probs_dropout_prob=0.0,
-            )
-        )
-
-    def forward(self, x, labels):
-        out = self.vit(pixel_values=x, labels=labels)
-        return out.logits, out.loss
 
 
 class InvertedResidual(nn.Module):
@@ -249,17 +209,32 @@ def images(n, channels, size, classes):
     return torch.randn(n, channels, size, size), torch.randint(0, classes, (n,))
 
 
+def segmentation():
+    return torch.randn(2, 1, 24, 24), torch.randint(0, 3, (2, 24, 24))
+
+
+def unet(upsample):
+    return models.WithLoss(models.UNet(1, 3, (8, 16, 32), upsample))
+
+
+# What tests/train has not: BERT, GPT-2 and the ResNets are there.
 # name: (model, batch, optimizer, whether weights can be compared: Adam divides rounding by rounding
 # where a gradient is zero)
 MODELS = {
-    "unet": (UNet, lambda: (torch.randn(2, 1, 24, 24), torch.randint(0, 3, (2, 24, 24))), sgd, 1),
+    "unet": (lambda: unet(None), segmentation, sgd, 1),
     "lstm": (
-        LstmClassifier,
+        lambda: models.WithLoss(models.LstmClassifier(50, 16, classes=4)),
         lambda: (torch.randint(0, 50, (6, 7)), torch.randint(0, 4, (6,))),
         sgd,
         1,
     ),
-    "vit": (Vit, lambda: images(4, 3, 32, 10), sgd, 1),
+    "lstm_both_ways": (
+        BothWays,
+        lambda: (torch.randint(0, 50, (6, 7)), torch.randint(0, 4, (6,))),
+        sgd,
+        1,
+    ),
+    "vit": (lambda: Hf(models.tiny_vit()), lambda: images(4, 3, 32, 10), sgd, 1),
     "mobilenet": (MobileNet, lambda: images(8, 3, 32, 5), sgd, 1),
     "encoder_post_norm": (
         lambda: Encoder(False),
@@ -305,3 +280,41 @@ def test_training(name):
     model, batch = build(), data()
     executor = check_steps(model, batch, optimizer, exact_weights=bool(exact_weights))
     assert summary(executor)["host_calls"] == []
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_inference(name):
+    build, data, _, _ = MODELS[name]
+    torch.manual_seed(0)
+    executor = check_inference(build().eval(), data(), calls=1)
+    assert summary(executor)["host_calls"] == []
+
+
+def text(vocab):
+    return torch.randint(0, vocab, (1, 64))
+
+
+IMAGE = torch.zeros(1, 3, 224, 224)
+FULL_SIZE = {
+    "bert_base": (lambda: Hf(models.bert()), lambda: (text(30522), torch.tensor([1]))),
+    "gpt2": (lambda: Hf(models.gpt2()), lambda: (text(50257), text(50257))),
+    "vit_b_16": (lambda: Hf(models.vit()), lambda: (IMAGE, torch.tensor([1]))),
+    "resnet50": (
+        lambda: models.WithLoss(models.resnet50()),
+        lambda: (IMAGE, torch.tensor([1])),
+    ),
+    "lstm": (
+        lambda: models.WithLoss(models.LstmClassifier(dropout=0.1)),
+        lambda: (text(10000), torch.tensor([1])),
+    ),
+    "unet": (lambda: models.WithLoss(models.UNet()), lambda: (IMAGE, IMAGE[:, 0].long())),
+}
+
+
+@pytest.mark.parametrize("training", [True, False], ids=["training", "inference"])
+@pytest.mark.parametrize("name", FULL_SIZE)
+def test_every_op_of_the_full_size_has_a_kernel(name, training):
+    build, data = FULL_SIZE[name]
+    with torch.device("meta"):  # no weights: the ops are what is looked at
+        model = build().train(training)
+    assert captured(model, data(), training=training).host_ops == []

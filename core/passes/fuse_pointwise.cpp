@@ -2,7 +2,8 @@
 // Groups pointwise ops of one iteration shape, and the reductions at their ends, into `fused` nodes
 // that codegen compiles to one loop each. Requires orders and copies to be final. A group never
 // contains two ops with a path between them that leaves the group, so the graph of groups stays
-// acyclic.
+// acyclic. A cheap op on one large tensor is repeated in the groups that read it instead of being
+// written to memory for them.
 #include <algorithm>
 #include <map>
 #include <queue>
@@ -14,8 +15,10 @@
 namespace tessera {
 namespace {
 
-constexpr int kMaxNodes = 64;     // keeps compile time of one kernel in milliseconds
-constexpr int kMaxPointers = 24;  // operands + results of one kernel
+constexpr int kMaxNodes = 64;              // keeps compile time of one kernel in milliseconds
+constexpr int kMaxPointers = 24;           // operands + results of one kernel
+constexpr int kCheapFlops = 4;             // of an op that is repeated rather than written and read
+constexpr int64_t kRepeatBytes = 1 << 16;  // below that memory costs nothing
 
 bool is_fusible_reduction(Op op) {
   return op == Op::Sum || op == Op::Amax || op == Op::Amin;
@@ -26,8 +29,9 @@ bool codegen_dtype(DType t) {
 }
 
 struct Unit {
-  std::vector<int> nodes;  // sorted
-  Dims shape;              // iteration space; meaningful for fusible units
+  std::vector<int> nodes;    // sorted
+  std::vector<int> repeats;  // cheap nodes of other units that this one does again
+  Dims shape;                // iteration space; meaningful for fusible units
   bool fusible = false;
   std::vector<int64_t> reduced;  // dims its reductions run over; one set per group
   bool reduces = false;
@@ -62,9 +66,11 @@ class Fuser {
       if (!units_[unit_of_[i]].fusible) continue;
       for (ValueId v : n.operands)
         if (producer_[v] >= 0) try_merge(unit_of_[producer_[v]], unit_of_[i]);
-      if (is_fusible_reduction(n.op)) merge_with_reader(i);
+      for (ValueId v : n.operands) merge_with_readers(i, v);
       for (ValueId v : n.operands) readers_[v].push_back(i);
     }
+    uses_ = use_counts(g_);
+    for (int i = 0; i < count(); ++i) repeat_if_cheap(i);
     return rebuild();
   }
 
@@ -167,14 +173,52 @@ class Fuser {
     units_[a].nodes = std::move(merged);
   }
 
-  // A reduction of a value that another group of that shape already reads joins it: one pass over
-  // the data for both.
-  void merge_with_reader(int i) {
-    ValueId v = g_.nodes[i].operands[0];
+  // A reduction and another group of that shape that read one value join: one pass over the data
+  // for both.
+  void merge_with_readers(int i, ValueId v) {
     auto it = readers_.find(v);
     if (it == readers_.end()) return;
     for (int r : it->second)
-      if (unit_of_[r] != unit_of_[i]) try_merge(unit_of_[r], unit_of_[i]);
+      if (is_fusible_reduction(g_.nodes[i].op) || is_fusible_reduction(g_.nodes[r].op))
+        try_merge(unit_of_[r], unit_of_[i]);
+  }
+
+  // Reading the large operand of `i` costs a reader as much as reading its result does, and the
+  // result need not be written.
+  void repeat_if_cheap(int i) {
+    const Node& n = g_.nodes[i];
+    // Copies were put there to bring memory into order.
+    if (!is_pointwise(n.op) || n.op == Op::Copy || pointwise_flops(n.op) > kCheapFlops) return;
+    const ValueId v = n.results[0];
+    const TensorType& t = g_.type(v);
+    if (!units_[unit_of_[i]].fusible || t.bytes() < kRepeatBytes) return;
+    int large = 0;
+    for (ValueId u : n.operands) {
+      const TensorType& s = g_.type(u);
+      if (s.bytes() * 16 <= t.bytes()) continue;
+      const int p = producer_[u];
+      if (p >= 0 && (is_view(g_.nodes[p].op) || unit_of_[p] == unit_of_[i])) return;
+      if (++large > 1 || s.bytes() > t.bytes() || s.shape != t.shape || s.order != t.order) return;
+    }
+    std::set<int> readers;
+    int32_t inner = 0, outer = 0;
+    for (int c : consumers_[i]) {
+      const int u = unit_of_[c];
+      if (u == unit_of_[i]) {
+        ++inner;
+        continue;
+      }
+      if (!units_[u].fusible || units_[u].shape != t.shape ||
+          static_cast<int>(units_[u].nodes.size()) >= kMaxNodes ||
+          pointers(units_[u], units_[u]) >= kMaxPointers - 2)
+        return;
+      readers.insert(u);
+      ++outer;
+    }
+    if (outer == 0 || inner + outer != uses_[v]) return;  // else it is written for others anyway
+    for (int u : readers) units_[u].repeats.push_back(i);
+    uses_[v] -= outer;
+    for (ValueId u : n.operands) uses_[u] += static_cast<int32_t>(readers.size());
   }
 
   bool rebuild() {
@@ -190,7 +234,6 @@ class Fuser {
     auto push = [&](int u) { ready.emplace(units_[u].last(), u); };
     for (size_t u = 0; u < units_.size(); ++u)
       if (!units_[u].nodes.empty() && waiting[u] == 0) push(static_cast<int>(u));
-    std::vector<int32_t> uses = use_counts(g_);
     std::vector<Node> out;
     bool changed = false;
     while (!ready.empty()) {
@@ -199,7 +242,8 @@ class Fuser {
       for (int next : after[u])
         if (--waiting[next] == 0) push(next);
       if (units_[u].fusible) {
-        out.push_back(fuse(units_[u], uses));
+        out.push_back(fuse(units_[u]));
+        if (out.back().results.empty()) out.pop_back();  // its readers do its work
         changed = true;
       } else {
         out.push_back(std::move(g_.nodes[units_[u].nodes[0]]));
@@ -209,25 +253,21 @@ class Fuser {
     return changed;
   }
 
-  Node fuse(const Unit& u, const std::vector<int32_t>& uses) {
+  Node fuse(const Unit& u) {
     Node f;
     f.op = Op::Fused;
     f.body = std::make_shared<Graph>();
     f.body->name = "region";
     std::unordered_map<ValueId, ValueId> inside;
     std::unordered_map<ValueId, int32_t> inner_uses;
-    for (int i : u.nodes) {
-      const Node& n = g_.nodes[i];
+    auto add = [&](const Node& n) {
       for (ValueId v : n.operands) {
-        if (inside.count(v)) {
-          ++inner_uses[v];
-          continue;
-        }
+        ++inner_uses[v];
+        if (inside.count(v)) continue;
         inside[v] = f.body->add_source(SourceKind::kInput, fmt::format("i{}", f.operands.size()),
                                        {g_.type(v).dtype, g_.type(v).shape, {}});
         f.args.list.push_back(Arg::operand(static_cast<int64_t>(f.operands.size())));
         f.operands.push_back(v);
-        ++inner_uses[v];
       }
       Node copy;
       copy.op = n.op;
@@ -237,11 +277,15 @@ class Fuser {
       inside[r] = f.body->add_value({g_.type(r).dtype, g_.type(r).shape, {}});
       copy.results = {inside[r]};
       f.body->nodes.push_back(std::move(copy));
-      if (f.loc < 0) f.loc = n.loc;
+    };
+    for (int i : u.repeats) add(g_.nodes[i]);
+    for (int i : u.nodes) {
+      add(g_.nodes[i]);
+      if (f.loc < 0) f.loc = g_.nodes[i].loc;
     }
     for (int i : u.nodes) {
       ValueId r = g_.nodes[i].results[0];
-      if (uses[r] == inner_uses[r]) continue;
+      if (uses_[r] == inner_uses[r]) continue;
       f.body->outputs.push_back(inside.at(r));
       f.results.push_back(r);
     }
@@ -256,6 +300,7 @@ class Fuser {
   std::vector<int> unit_of_;
   std::vector<Unit> units_;
   std::unordered_map<ValueId, std::vector<int>> readers_;
+  std::vector<int32_t> uses_;  // of values, as the fused graph will have them
 };
 
 }  // namespace

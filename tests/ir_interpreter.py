@@ -322,6 +322,22 @@ def _over_each(function):
 
 
 _aten = torch.ops.aten
+
+
+def _nll_loss(x, target, *rest):
+    if x.dim() < 3:
+        return _aten.nll_loss_forward(x, target, *rest)
+    loss, total = _aten.nll_loss2d_forward(x[..., None], target[..., None], *rest)
+    return loss.reshape(target.shape if loss.dim() else ()), total
+
+
+def _nll_loss_backward(grad, x, target, *rest):
+    if x.dim() < 3:
+        return _aten.nll_loss_backward(grad, x, target, *rest)
+    grad = grad[..., None] if grad.dim() else grad
+    return _aten.nll_loss2d_backward(grad, x[..., None], target[..., None], *rest)[..., 0]
+
+
 EVALUATE = {
     "view": lambda x, shape: x.reshape(shape),
     "expand": lambda x, shape, implicit: x.expand(shape),
@@ -349,6 +365,8 @@ EVALUATE = {
     "gather": lambda x, d, i, sparse: x.gather(d, i),
     "scatter.value": lambda x, d, i, v: x.scatter(d, i, v),
     "cat": torch.cat,
+    "nll_loss_forward": _nll_loss,
+    "nll_loss_backward": _nll_loss_backward,
     "index": lambda x, i: _aten.index(x, i),
     "index_put": lambda x, i, v, acc: _aten.index_put(x, i, v, acc),
 }

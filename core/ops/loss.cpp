@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // nll_loss_forward(logp, target, weight, reduction, ignore_index) -> loss, total weight, and its
-// gradient (grad, logp, target, weight, reduction, ignore_index, total weight). Targets are checked
-// at run time.
-#include <cmath>
+// gradient (grad, logp, target, weight, reduction, ignore_index, total weight). logp is [classes],
+// [batch, classes] or [batch, classes, positions]. Targets are checked at run time.
+#include <algorithm>
 
 #include "kernels/gather.h"
 #include "ops/registry.h"
@@ -14,32 +14,50 @@ namespace {
 
 enum Reduction : int64_t { kNone = 0, kMean = 1, kSum = 2 };
 
+// Samples are numbered batch by batch; a tensor has them at two steps.
+struct SampleSteps {
+  int64_t batch = 0, position = 0;
+  SampleSteps() = default;
+  // `classes`: the tensor has their dim too, before that of the positions.
+  SampleSteps(const TensorRef& t, bool classes) {
+    const size_t rank = t.shape.size();
+    const size_t second = classes ? 2 : 1;
+    if (rank > (classes ? 1 : 0)) batch = t.strides[0];
+    if (rank > second) position = t.strides[second];
+  }
+  int64_t at(int64_t sample, int64_t positions) const {
+    return positions == 1 ? sample * batch
+                          : sample / positions * batch + sample % positions * position;
+  }
+};
+
 struct NllArgs {
   TensorRef logp, target, weight;
   bool has_weight = false;
-  int64_t reduction, ignore, samples, classes;
-  int64_t sample_step, class_step, target_step;
+  int64_t reduction, ignore, samples, classes, positions = 1, class_step;
+  SampleSteps logp_at, target_at;
 
   // `first` is the position of logp among the arguments.
   NllArgs(const StepDesc& d, size_t first)
       : logp(d.inputs[d.args.operand(first)]),
         target(d.inputs[d.args.operand(first + 1)]),
         reduction(d.args.integer(first + 3)),
-        ignore(d.args.integer(first + 4)) {
+        ignore(d.args.integer(first + 4)),
+        logp_at(logp, true),
+        target_at(target, false) {
     const int w = d.args.operand(first + 2);
     if ((has_weight = w >= 0)) weight = d.inputs[w];
-    const bool batched = logp.shape.size() == 2;
-    samples = batched ? logp.shape[0] : 1;
-    classes = logp.shape.back();
-    sample_step = batched ? logp.strides[0] : 0;
-    class_step = logp.strides.back();
-    target_step = batched ? target.strides[0] : 0;
+    const size_t class_dim = logp.shape.size() == 1 ? 0 : 1;
+    classes = logp.shape[class_dim];
+    class_step = logp.strides[class_dim];
+    if (logp.shape.size() == 3) positions = logp.shape[2];
+    samples = (class_dim == 1 ? logp.shape[0] : 1) * positions;
   }
 
   // Class of sample i; -1 to ignore it. A wrong class is reported and ignored.
   int64_t class_of_sample(const RunCtx& c, int64_t i) const {
-    const int64_t t =
-        kernels::read_index(c.ptr<const std::byte>(target), i * target_step, target.dtype);
+    const int64_t t = kernels::read_index(c.ptr<const std::byte>(target),
+                                          target_at.at(i, positions), target.dtype);
     if (t == ignore) return -1;
     if (t >= 0 && t < classes) return t;
     fail_run(c,
@@ -55,33 +73,59 @@ struct NllArgs {
 
 class NllLossKernel final : public Kernel {
  public:
-  explicit NllLossKernel(const StepDesc& d) : a_(d, 0), loss_(d.outputs[0]), total_(d.outputs[1]) {}
-  // A sample costs one element; sharing them never pays.
-  bool single_thread() const override { return true; }
+  explicit NllLossKernel(const StepDesc& d)
+      : a_(d, 0), loss_(d.outputs[0]), total_(d.outputs[1]), loss_at_(loss_, false) {}
+  // A sample costs one element; sharing them pays late.
+  bool single_thread() const override { return a_.samples <= kBlock; }
   bool may_fail() const override { return true; }
+  int64_t scratch_bytes(int) const override {
+    return blocks() * static_cast<int64_t>(sizeof(Sums));
+  }
 
   void run(const RunCtx& c) const override {
+    auto* sums = reinterpret_cast<Sums*>(c.scratch);
+    const auto [begin, end] = thread_range(c, blocks());
+    for (int64_t b = begin; b < end; ++b)
+      sums[b] = block(c, b * kBlock, std::min(a_.samples, (b + 1) * kBlock));
+    c.barrier();
     if (c.thread != 0) return;
-    const float* x = c.ptr<const float>(a_.logp);
-    float* loss = c.ptr<float>(loss_);
-    const bool each = a_.reduction == kNone;
-    const int64_t loss_step = loss_.strides.empty() ? 0 : loss_.strides[0];
-    double sum = 0, total = 0;
-    for (int64_t i = 0; i < a_.samples; ++i) {
-      const int64_t t = a_.class_of_sample(c, i);
-      const float w = t < 0 ? 0.0f : a_.weight_of(c, t);
-      const float term = t < 0 ? 0.0f : -w * x[i * a_.sample_step + t * a_.class_step];
-      if (each) loss[i * loss_step] = term;
-      sum += term;
-      total += w;
+    Sums all;
+    for (int64_t b = 0; b < blocks(); ++b) {
+      all.loss += sums[b].loss;
+      all.weight += sums[b].weight;
     }
-    if (!each) *loss = static_cast<float>(a_.reduction == kMean ? sum / total : sum);
-    *c.ptr<float>(total_) = each ? 0.0f : static_cast<float>(total);
+    const bool each = a_.reduction == kNone;
+    if (!each)
+      *c.ptr<float>(loss_) =
+          static_cast<float>(a_.reduction == kMean ? all.loss / all.weight : all.loss);
+    *c.ptr<float>(total_) = each ? 0.0f : static_cast<float>(all.weight);
   }
 
  private:
+  static constexpr int64_t kBlock = 8192;  // samples that are added up together
+  struct Sums {
+    double loss = 0, weight = 0;
+  };
+  int64_t blocks() const { return (a_.samples + kBlock - 1) / kBlock; }
+
+  Sums block(const RunCtx& c, int64_t begin, int64_t end) const {
+    const float* x = c.ptr<const float>(a_.logp);
+    float* loss = c.ptr<float>(loss_);
+    Sums out;
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t t = a_.class_of_sample(c, i);
+      const float w = t < 0 ? 0.0f : a_.weight_of(c, t);
+      const float term = t < 0 ? 0.0f : -w * x[a_.logp_at.at(i, a_.positions) + t * a_.class_step];
+      if (a_.reduction == kNone) loss[loss_at_.at(i, a_.positions)] = term;
+      out.loss += term;
+      out.weight += w;
+    }
+    return out;
+  }
+
   NllArgs a_;
   TensorRef loss_, total_;
+  SampleSteps loss_at_;
 };
 
 class NllLossGradKernel final : public Kernel {
@@ -90,17 +134,19 @@ class NllLossGradKernel final : public Kernel {
       : a_(d, 1),
         grad_(d.inputs[d.args.operand(0)]),
         total_(d.inputs[d.args.operand(6)]),
-        out_(d.outputs[0]) {}
+        out_(d.outputs[0]),
+        out_at_(out_, true),
+        grad_at_(grad_, false) {}
   bool single_thread() const override { return out_.count() < 16384; }
   bool may_fail() const override { return true; }
 
   void run(const RunCtx& c) const override {
-    const bool batched = out_.shape.size() == 2;
-    const int64_t row = batched ? out_.strides[0] : 0, col = out_.strides.back();
+    const int64_t col = out_.strides[out_.shape.size() == 1 ? 0 : 1];
     const auto [begin, end] = thread_range(c, a_.samples);
     std::byte* out = c.ptr<std::byte>(out_);
-    if (col == 1) {
-      if (begin < end) kernels::zero_bytes(out + begin * row * 4, (end - begin) * a_.classes * 4);
+    if (col == 1 && a_.positions == 1) {  // each thread has rows of its own
+      if (begin < end)
+        kernels::zero_bytes(out + begin * out_at_.batch * 4, (end - begin) * a_.classes * 4);
     } else {
       const auto [b, e] = thread_range(c, out_.count(), 16);
       kernels::zero_bytes(out + b * 4, (e - b) * 4);
@@ -108,17 +154,18 @@ class NllLossGradKernel final : public Kernel {
     }
     const float* g = c.ptr<const float>(grad_);
     const float scale = a_.reduction == kMean ? *c.ptr<const float>(total_) : 1.0f;
-    const int64_t g_step = a_.reduction == kNone && batched ? grad_.strides[0] : 0;
     for (int64_t i = begin; i < end; ++i) {
       const int64_t t = a_.class_of_sample(c, i);
       if (t < 0) continue;
-      c.ptr<float>(out_)[i * row + t * col] = -a_.weight_of(c, t) * g[i * g_step] / scale;
+      c.ptr<float>(out_)[out_at_.at(i, a_.positions) + t * col] =
+          -a_.weight_of(c, t) * g[grad_at_.at(i, a_.positions)] / scale;
     }
   }
 
  private:
   NllArgs a_;
   TensorRef grad_, total_, out_;
+  SampleSteps out_at_, grad_at_;
 };
 
 }  // namespace
@@ -127,18 +174,22 @@ std::vector<TensorType> infer_loss(const Graph& g, const Node& n) {
   const size_t first = n.op == Op::NllLossGrad ? 1 : 0;
   const TensorType& x = g.type(n.arg_value(first));
   const TensorType& t = g.type(n.arg_value(first + 1));
-  user_check(x.rank() == 1 || x.rank() == 2, "[nll_loss] needs one or two dims, got {}", x.rank());
+  user_check(x.rank() >= 1 && x.rank() <= 3, "[nll_loss] needs one to three dims, got {}",
+             x.rank());
+  Dims samples = x.shape;
+  const int64_t classes = x.rank() == 1 ? x.shape[0] : x.shape[1];
+  samples.erase(samples.begin() + (x.rank() == 1 ? 0 : 1));
   user_check(is_float(x.dtype), "[nll_loss] needs a float tensor, got {}", name_of(x.dtype));
   user_check(is_int(t.dtype), "[nll_loss] needs integer targets, got {}", name_of(t.dtype));
-  user_check(t.count() == (x.rank() == 2 ? x.shape[0] : 1), "[nll_loss] {} targets for {} samples",
-             t.count(), x.rank() == 2 ? x.shape[0] : 1);
+  user_check(t.count() == product(samples), "[nll_loss] {} targets for {} samples", t.count(),
+             product(samples));
   const ValueId w = n.arg_value(first + 2);
-  user_check(w == kNoValue || g.type(w).count() == x.shape.back(),
+  user_check(w == kNoValue || g.type(w).count() == classes,
              "[nll_loss] weight has {} elements for {} classes",
-             w == kNoValue ? 0 : g.type(w).count(), x.shape.back());
+             w == kNoValue ? 0 : g.type(w).count(), classes);
   if (n.op == Op::NllLossGrad) return {{x.dtype, x.shape, {}}};
-  const bool each = n.args.integer(3) == kNone && x.rank() == 2;
-  return {{x.dtype, each ? Dims{x.shape[0]} : Dims{}, {}}, {x.dtype, {}, {}}};
+  const bool each = n.args.integer(3) == kNone;
+  return {{x.dtype, each ? samples : Dims{}, {}}, {x.dtype, {}, {}}};
 }
 
 Work work_loss(const Graph& g, const Node& n) {

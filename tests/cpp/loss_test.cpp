@@ -87,6 +87,52 @@ TEST_CASE("nll_loss and its gradient match the definition") {
         }
 }
 
+TEST_CASE("nll_loss over positions matches the definition in either order") {
+  const int64_t n = 3, c = 5, s = 4001;  // more samples than one thread adds up
+  for (bool channels_last : {false, true})
+    for (int64_t reduction : {0, 1, 2}) {
+      CAPTURE(channels_last);
+      CAPTURE(reduction);
+      const Dims shape{n, c, s}, order = channels_last ? Dims{c * s, 1, c} : dense_strides(shape);
+      Buffer x(DType::F32, shape, order), t(DType::I64, {n, s}), w(DType::F32, {c});
+      x.randn(1);
+      for (int64_t i = 0; i < n * s; ++i) t.data<int64_t>()[i] = i % 7 == 3 ? -100 : i * 31 % c;
+      for (int64_t i = 0; i < c; ++i) w.data<float>()[i] = 0.5f + static_cast<float>(i);
+      Buffer loss(DType::F32, reduction == 0 ? Dims{n, s} : Dims{}), total(DType::F32, {});
+      run_both(
+          make_loss,
+          step(Op::NllLoss, {op(0), op(1), op(2), Arg::integer(reduction), Arg::integer(-100)}),
+          {&x, &t, &w}, {&loss, &total});
+      auto term = [&](int64_t b, int64_t p) {
+        const int64_t k = t.at<int64_t>({b, p});
+        return k < 0 ? 0.0 : -double(w.data<float>()[k]) * x.at<float>({b, k, p});
+      };
+      double sum = 0, weights = 0;
+      for (int64_t b = 0; b < n; ++b)
+        for (int64_t p = 0; p < s; ++p) {
+          sum += term(b, p);
+          const int64_t k = t.at<int64_t>({b, p});
+          weights += k < 0 ? 0 : w.data<float>()[k];
+        }
+      if (reduction == 0)
+        CHECK(max_error(loss, [&](const Dims& i) { return term(i[0], i[1]); }) < 1e-6);
+      else
+        CHECK(loss.data<float>()[0] ==
+              doctest::Approx(reduction == 1 ? sum / weights : sum).epsilon(1e-5));
+      Buffer g(DType::F32, reduction == 0 ? Dims{n, s} : Dims{}), dx(DType::F32, shape, order);
+      g.randn(5);
+      run_both(make_loss,
+               step(Op::NllLossGrad, {op(0), op(1), op(2), op(3), Arg::integer(reduction),
+                                      Arg::integer(-100), op(4)}),
+               {&g, &x, &t, &w, &total}, {&dx});
+      CHECK(max_error(dx, [&](const Dims& i) {
+              if (t.at<int64_t>({i[0], i[2]}) != i[1]) return 0.0;
+              const double grad = reduction == 0 ? g.at<float>({i[0], i[2]}) : g.data<float>()[0];
+              return -w.data<float>()[i[1]] * grad / (reduction == 1 ? weights : 1.0);
+            }) < 1e-6);
+    }
+}
+
 TEST_CASE("a target out of range is reported, not read") {
   for (int64_t bad : {97, -1, 1 << 30}) {
     Nll k(301, 97, true, false, false);

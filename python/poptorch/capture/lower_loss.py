@@ -101,12 +101,6 @@ def _(w, n, grad, x, target, reduction):
     return slope * _scaled(grad, x, target, reduction)
 
 
-def _rows(w, x):
-    """[N, C, H, W] as [N*H*W, C]."""
-    batch, classes, height, width = x.shape
-    return w.view(w.permute(x, [0, 2, 3, 1]), (batch * height * width, classes))
-
-
 @lower("nll_loss_forward")
 def _(w, n, x, target, weight, reduction, ignore_index):
     flat = x if len(x.shape) == 2 else w.unsqueeze(x, 0)
@@ -127,11 +121,16 @@ def _(w, n, grad, x, target, weight, reduction, ignore_index, total):
     return w.view(w.op("nll_loss_backward", args, x.dtype, flat.shape), x.shape)
 
 
+def _positions(w, x, target):
+    """[N, C, H, W] as [N, C, H*W], and the targets with it."""
+    flat = (*x.shape[:2], x.shape[2] * x.shape[3])
+    return w.view(x, flat), w.view(target, (flat[0], flat[2]))
+
+
 @lower("nll_loss2d_forward")
 def _(w, n, x, target, weight, reduction, ignore_index):
-    flat = _rows(w, x)
-    target = w.view(target, flat.shape[:1])
-    out = flat.shape[:1] if reduction == _NONE else ()
+    flat, target = _positions(w, x, target)
+    out = target.shape if reduction == _NONE else ()
     args = [flat, target, weight, reduction, ignore_index]
     loss, total = w.ops("nll_loss_forward", args, [(x.dtype, out), (x.dtype, ())])
     return [w.view(loss, n.shape), w.view(total, n.type(1)[1])]
@@ -139,10 +138,7 @@ def _(w, n, x, target, weight, reduction, ignore_index):
 
 @lower("nll_loss2d_backward")
 def _(w, n, grad, x, target, weight, reduction, ignore_index, total):
-    flat = _rows(w, x)
-    target = w.view(target, flat.shape[:1])
-    grad = w.view(grad, flat.shape[:1] if reduction == _NONE else ())
+    flat, target = _positions(w, x, target)
+    grad = w.view(grad, target.shape if reduction == _NONE else ())
     args = [grad, flat, target, weight, reduction, ignore_index, w.view(total, ())]
-    out = w.op("nll_loss_backward", args, x.dtype, flat.shape)
-    batch, classes, height, width = x.shape
-    return w.permute(w.view(out, (batch, height, width, classes)), [0, 3, 1, 2])
+    return w.view(w.op("nll_loss_backward", args, x.dtype, flat.shape), x.shape)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // softmax(x, dim, half_to_float), log_softmax and their gradients (grad, output, dim, input_dtype).
 // Three ways through memory: along contiguous rows, across contiguous neighbours, and by copying a
-// scattered row.
+// scattered row. Half-precision rows are copied too, to f32.
 #include "kernels/softmax.h"
 
 #include "ops/loops.h"
@@ -59,15 +59,18 @@ class SoftmaxKernel final : public Kernel {
     } else {
       mode_ = Mode::kScattered;
     }
+    copied_ = mode_ == Mode::kScattered;
+    for (const TensorRef* t : {&out_, &a_, &b_}) copied_ |= t->dtype != DType::F32;
   }
 
   bool single_thread() const override { return out_.count() < kSmall; }
   int64_t scratch_bytes(int threads) const override {
-    return mode_ == Mode::kScattered ? 2 * row_bytes() * threads : 0;
+    return copied_ ? 2 * unit_bytes() * threads : 0;
   }
 
   void run(const RunCtx& c) const override {
     if (len_ == 0) return;
+    if (copied_) return run_copied(c);
     const float *a = c.ptr<float>(a_), *b = c.ptr<float>(b_);
     float* y = c.ptr<float>(out_);
     const kernels::SoftmaxKernels& k = kernels::softmax_kernels();
@@ -80,7 +83,7 @@ class SoftmaxKernel final : public Kernel {
         else
           k.rows(a + at[1], y + at[0], n, s[1], s[0], len_, log_);
       });
-    } else if (mode_ == Mode::kLanes) {
+    } else {
       const auto [begin, end] = thread_range(c, count_of(nest_) * blocks_);
       for (int64_t i = begin; i < end; ++i) {
         const int64_t w = i % blocks_ * block_;
@@ -93,32 +96,52 @@ class SoftmaxKernel final : public Kernel {
             k.lanes(a + at[1] + w, y + at[0] + w, len_, step_[1], step_[0], n, log_);
         });
       }
-    } else {
-      scattered(c, a, b, y, k);
     }
   }
 
  private:
-  int64_t row_bytes() const { return (len_ * 4 + 63) / 64 * 64; }
-
-  void scattered(const RunCtx& c, const float* a, const float* b, float* y,
-                 const kernels::SoftmaxKernels& k) const {
-    auto* row = reinterpret_cast<float*>(c.scratch + 2 * row_bytes() * c.thread);
-    auto* row_b = reinterpret_cast<float*>(c.scratch + 2 * row_bytes() * c.thread + row_bytes());
-    const auto [begin, end] = thread_range(c, count_of(nest_));
-    for_each(nest_, begin, end, [&](const auto& at) {
-      for (int64_t i = 0; i < len_; ++i) row[i] = a[at[1] + i * step_[1]];
-      if (grad_) {
-        for (int64_t i = 0; i < len_; ++i) row_b[i] = b[at[2] + i * step_[2]];
-        k.rows_grad(row, row_b, row, 1, 0, 0, 0, len_, log_);
-      } else {
-        k.rows(row, row, 1, 0, 0, len_, log_);
-      }
-      for (int64_t i = 0; i < len_; ++i) y[at[0] + i * step_[0]] = row[i];
-    });
+  // One unit of work: a row, or a block of neighbours.
+  int64_t unit_bytes() const {
+    return (len_ * (mode_ == Mode::kLanes ? block_ : 1) * 4 + 63) / 64 * 64;
   }
 
-  bool grad_, log_;
+  void run_copied(const RunCtx& c) const {
+    const kernels::SoftmaxKernels& k = kernels::softmax_kernels();
+    const bool lanes = mode_ == Mode::kLanes;
+    auto* copy_a = reinterpret_cast<float*>(c.scratch + 2 * unit_bytes() * c.thread);
+    auto* copy_b = reinterpret_cast<float*>(c.scratch + (2 * c.thread + 1) * unit_bytes());
+    // Rows of the copy: the elements of a row, or the neighbours at one place of the softmax dim.
+    const int64_t rows = lanes ? len_ : 1;
+    auto read = [&](const TensorRef& t, int which, int64_t at, int64_t n, float* to) {
+      const int64_t size = size_of(t.dtype);
+      for (int64_t r = 0; r < rows; ++r)
+        widen_row(c.ptr<std::byte>(t) + (at + (lanes ? r * step_[which] : 0)) * size, t.dtype,
+                  lanes ? 1 : step_[which], to + r * block_, n);
+    };
+    const auto [begin, end] = thread_range(c, count_of(nest_) * blocks_);
+    for (int64_t i = begin; i < end; ++i)
+      for_each(nest_, i / blocks_, i / blocks_ + 1, [&](const auto& at) {
+        const int64_t w = i % blocks_ * block_, n = lanes ? std::min(block_, width_ - w) : len_;
+        const int64_t first = lanes ? w : 0;
+        read(a_, 1, at[1] + first, n, copy_a);
+        if (grad_) read(b_, 2, at[2] + first, n, copy_b);
+        if (lanes && grad_)
+          k.lanes_grad(copy_a, copy_b, copy_a, len_, block_, block_, block_, n, log_);
+        else if (lanes)
+          k.lanes(copy_a, copy_a, len_, block_, block_, n, log_);
+        else if (grad_)
+          k.rows_grad(copy_a, copy_b, copy_a, 1, 0, 0, 0, len_, log_);
+        else
+          k.rows(copy_a, copy_a, 1, 0, 0, len_, log_);
+        for (int64_t r = 0; r < rows; ++r)
+          narrow_row(copy_a + r * block_,
+                     c.ptr<std::byte>(out_) +
+                         (at[0] + first + (lanes ? r * step_[0] : 0)) * size_of(out_.dtype),
+                     out_.dtype, lanes ? 1 : step_[0], n);
+      });
+  }
+
+  bool grad_, log_, copied_ = false;
   TensorRef out_, a_, b_;
   Mode mode_ = Mode::kRows;
   int64_t len_ = 1, width_ = 1, blocks_ = 1, block_ = 1;
@@ -152,14 +175,14 @@ Work work_softmax(const Graph& g, const Node& n) {
   return {WorkKind::kReduce, x.count() * flops, x.bytes() * tensors};
 }
 
-KernelPtr make_softmax(const StepDesc& desc) {
-  return make_widened(desc, [](const StepDesc& d) -> KernelPtr {
-    for (const TensorRef& t : d.inputs)
-      invariant(t.dtype == DType::F32, "{} kernel given {}", op_text(d.op), name_of(t.dtype));
-    invariant(d.outputs[0].dtype == DType::F32, "{} kernel cannot give {}", op_text(d.op),
-              name_of(d.outputs[0].dtype));
-    return std::make_unique<SoftmaxKernel>(d);
-  });
+KernelPtr make_softmax(const StepDesc& d) {
+  auto check = [&](const TensorRef& t) {
+    invariant(is_float(t.dtype) && size_of(t.dtype) <= 4, "{} kernel given {}", op_text(d.op),
+              name_of(t.dtype));
+  };
+  for (const TensorRef& t : d.inputs) check(t);
+  check(d.outputs[0]);
+  return std::make_unique<SoftmaxKernel>(d);
 }
 
 bool accepts_softmax(Op, int, const TensorRef&) {

@@ -4,6 +4,7 @@
 
 #include <array>
 
+#include "kernels/half.h"
 #include "kernels/simd.h"
 
 namespace tessera {
@@ -34,37 +35,20 @@ void for_rows(const RunCtx& ctx, const TensorRef& t, F row) {
 }
 
 void widen(const RunCtx& ctx, const TensorRef& t, float* to) {
-  const auto* from = ctx.ptr<uint16_t>(t);
-  const bool f16 = t.dtype == DType::F16;
+  const auto* from = ctx.ptr<std::byte>(t);
   const int64_t n = t.shape.empty() ? 1 : t.shape.back(),
                 step = t.shape.empty() ? 1 : t.strides.back();
   for_rows(ctx, t, [&](int64_t dense, int64_t at) {
-    int64_t i = 0;
-    if (step == 1)
-      for (; i + 16 <= n; i += 16)
-        simd::store(to + dense + i,
-                    f16 ? simd::load_f16(from + at + i) : simd::load_bf16(from + at + i));
-    for (; i < n; ++i)
-      to[dense + i] =
-          f16 ? simd::f16_to_f32(from[at + i * step]) : simd::bf16_to_f32(from[at + i * step]);
+    widen_row(from + at * 2, t.dtype, step, to + dense, n);
   });
 }
 
 void narrow(const RunCtx& ctx, const TensorRef& t, const float* from) {
-  auto* to = ctx.ptr<uint16_t>(t);
-  const bool f16 = t.dtype == DType::F16;
+  auto* to = ctx.ptr<std::byte>(t);
   const int64_t n = t.shape.empty() ? 1 : t.shape.back(),
                 step = t.shape.empty() ? 1 : t.strides.back();
   for_rows(ctx, t, [&](int64_t dense, int64_t at) {
-    int64_t i = 0;
-    if (step == 1)
-      for (; i + 16 <= n; i += 16)
-        f16 ? simd::store_f16(to + at + i, simd::load(from + dense + i))
-            : simd::store_bf16(to + at + i, simd::load(from + dense + i));
-    for (; i < n; ++i) {
-      const float x = from[dense + i];
-      to[at + i * step] = f16 ? simd::f32_to_f16(x) : simd::f32_to_bf16(x);
-    }
+    narrow_row(from + dense, to + at * 2, t.dtype, step, n);
   });
 }
 
@@ -127,6 +111,38 @@ class WidenedKernel final : public Kernel {
 };
 
 }  // namespace
+
+void widen_row(const std::byte* bytes, DType dtype, int64_t step, float* to, int64_t n) {
+  int64_t i = 0;
+  if (dtype == DType::F32) {
+    const auto* from = reinterpret_cast<const float*>(bytes);
+    if (step == 1)
+      std::copy(from, from + n, to);
+    else
+      for (; i < n; ++i) to[i] = from[i * step];
+    return;
+  }
+  const auto* from = reinterpret_cast<const uint16_t*>(bytes);
+  const bool f16 = dtype == DType::F16;
+  const kernels::HalfKernels& k = kernels::half_kernels();
+  if (step == 1) return (f16 ? k.widen_f16 : k.widen_bf16)(from, to, n);
+  for (; i < n; ++i)
+    to[i] = f16 ? simd::f16_to_f32(from[i * step]) : simd::bf16_to_f32(from[i * step]);
+}
+
+void narrow_row(const float* from, std::byte* bytes, DType dtype, int64_t step, int64_t n) {
+  int64_t i = 0;
+  if (dtype == DType::F32) {
+    auto* to = reinterpret_cast<float*>(bytes);
+    for (; i < n; ++i) to[i * step] = from[i];
+    return;
+  }
+  auto* to = reinterpret_cast<uint16_t*>(bytes);
+  const bool f16 = dtype == DType::F16;
+  const kernels::HalfKernels& k = kernels::half_kernels();
+  if (step == 1) return (f16 ? k.narrow_f16 : k.narrow_bf16)(from, to, n);
+  for (; i < n; ++i) to[i * step] = f16 ? simd::f32_to_f16(from[i]) : simd::f32_to_bf16(from[i]);
+}
 
 KernelPtr make_widened(const StepDesc& desc, KernelPtr (*make)(const StepDesc&)) {
   bool any = false;

@@ -3,6 +3,7 @@
 // and odd sizes.
 #include <doctest/doctest.h>
 
+#include "ops/widened.h"
 #include "row_test_util.h"
 
 namespace tessera::test {
@@ -84,6 +85,38 @@ TEST_CASE("softmax gradients match double loops") {
             }) < 1e-5);
     }
   }
+}
+
+TEST_CASE("half precision is the f32 result rounded once") {
+  for (const Case& k : cases())
+    for (DType half : {DType::F16, DType::BF16})
+      for (Op op : {Op::Softmax, Op::LogSoftmax, Op::SoftmaxGrad, Op::LogSoftmaxGrad}) {
+        CAPTURE(k.shape);
+        CAPTURE(k.dim);
+        CAPTURE(op_text(op));
+        const bool grad = op == Op::SoftmaxGrad || op == Op::LogSoftmaxGrad;
+        const Dims in = strides_of_order(k.shape, k.in_order),
+                   out = strides_of_order(k.shape, k.out_order);
+        Buffer a(DType::F32, k.shape, in), b(DType::F32, k.shape, out), y(DType::F32, k.shape, out);
+        Buffer ha(half, k.shape, in), hb(half, k.shape, out), hy(half, k.shape, out);
+        a.randn(1, 2.0f);
+        b.randn(2);
+        const int64_t n = product(k.shape);
+        auto round = [&](Buffer& x, Buffer& h) {  // both to the same values
+          narrow_row(x.data<float>(), h.memory.data(), half, 1, n);
+          widen_row(h.memory.data(), half, 1, x.data<float>(), n);
+        };
+        round(a, ha);
+        round(b, hb);
+        StepDesc d = grad ? step(op, {Arg::operand(0), Arg::operand(1), Arg::integer(k.dim),
+                                      Arg::dtype(half)})
+                          : step(op, {Arg::operand(0), Arg::integer(k.dim), Arg::boolean(false)});
+        run_both(make_softmax, d, {&a, &b}, {&y});
+        run_both(make_softmax, d, {&ha, &hb}, {&hy});
+        Buffer want(half, k.shape, out);
+        narrow_row(y.data<float>(), want.memory.data(), half, 1, n);
+        CHECK(std::memcmp(want.memory.data(), hy.memory.data(), static_cast<size_t>(n) * 2) == 0);
+      }
 }
 
 TEST_CASE("infinities and NaN behave as in torch") {

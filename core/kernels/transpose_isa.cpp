@@ -101,8 +101,45 @@ void transpose4(const std::byte* from, int64_t stride, int64_t columns, int64_t 
   else
     tile<uint32_t, u32x16>(from, stride, columns, rows, to);
 }
+
+#ifdef __AVX512F__
+typedef uint64_t u64x8 __attribute__((vector_size(64)));
+
+// Eight lines of eight elements: pairs of neighbours, then pairs of pairs by halves and quarters.
+TESSERA_INLINE void eight_by_eight(const std::byte* from, int64_t stride, std::byte* to) {
+  u64x8 v[8], t[8];
+#pragma GCC unroll 8
+  for (int c = 0; c < 8; ++c) std::memcpy(&v[c], from + c * stride, sizeof(u64x8));
+#pragma GCC unroll 4
+  for (int k = 0; k < 4; ++k) {
+    t[k] = __builtin_shufflevector(v[2 * k], v[2 * k + 1], 0, 8, 2, 10, 4, 12, 6, 14);
+    t[4 + k] = __builtin_shufflevector(v[2 * k], v[2 * k + 1], 1, 9, 3, 11, 5, 13, 7, 15);
+  }
+#pragma GCC unroll 2
+  for (int odd = 0; odd < 2; ++odd) {
+    const u64x8* u = t + 4 * odd;  // in pair q of u[k]: element 2 q + odd of lines 2 k, 2 k + 1
+    u64x8 low0 = __builtin_shufflevector(u[0], u[1], 0, 1, 2, 3, 8, 9, 10, 11);
+    u64x8 low1 = __builtin_shufflevector(u[2], u[3], 0, 1, 2, 3, 8, 9, 10, 11);
+    u64x8 high0 = __builtin_shufflevector(u[0], u[1], 4, 5, 6, 7, 12, 13, 14, 15);
+    u64x8 high1 = __builtin_shufflevector(u[2], u[3], 4, 5, 6, 7, 12, 13, 14, 15);
+    put(2 * odd, __builtin_shufflevector(low0, low1, 0, 1, 4, 5, 8, 9, 12, 13), to);
+    put(4 + 2 * odd, __builtin_shufflevector(low0, low1, 2, 3, 6, 7, 10, 11, 14, 15), to);
+    put(8 + 2 * odd, __builtin_shufflevector(high0, high1, 0, 1, 4, 5, 8, 9, 12, 13), to);
+    put(12 + 2 * odd, __builtin_shufflevector(high0, high1, 2, 3, 6, 7, 10, 11, 14, 15), to);
+  }
+}
+#endif
+
 void transpose8(const std::byte* from, int64_t stride, int64_t columns, int64_t rows,
                 std::byte* to) {
+#ifdef __AVX512F__
+  if (columns == 16 && rows == 16) {
+    for (int64_t r = 0; r < 16; r += 8)
+      for (int64_t c = 0; c < 16; c += 8)
+        eight_by_eight(from + c * stride + r * 8, stride, to + (r * 16 + c) * 8);
+    return;
+  }
+#endif
   plain_tile<uint64_t>(from, stride, columns, rows, to);
 }
 

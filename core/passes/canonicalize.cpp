@@ -139,8 +139,9 @@ Values visit(Node& n, Builder& b) {
     case Op::Alias:
       return {n.operands[0]};
     case Op::Sum:
-      // Integer and bool sums are taken in the result's type.
-      if (g.type(n.operands[0]).dtype != g.type(n.results[0]).dtype) {
+      // Sums are taken in the result's type; the row itself widens integers.
+      if (g.type(n.operands[0]).dtype != g.type(n.results[0]).dtype &&
+          is_float(g.type(n.results[0]).dtype)) {
         TensorType wide = typed(g.type(n.results[0]).dtype, g.type(n.operands[0]).shape);
         ValueId x = b.add(Op::Cast, {n.operands[0]}, wide);
         return {b.add(Op::Sum, {x}, g.type(n.results[0]), {n.args.at(1), n.args.at(2)})};

@@ -10,7 +10,9 @@ from . import (  # noqa: F401
     lower_loss,
     lower_pointwise,
     lower_random,
+    lower_reduce,
     lower_shape,
+    lower_sort,
     lower_special,
     lower_structured,
 )

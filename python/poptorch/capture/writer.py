@@ -255,6 +255,7 @@ class Writer:
         self.constants = {}  # id of the tensor -> Value
         self.tag = None
         self.streams = 0
+        self.flips = {}  # flipped Value -> (what it is made from, set of dims)
         self._rng = None
 
     # Sources

@@ -1,0 +1,338 @@
+// SPDX-License-Identifier: Apache-2.0
+// See sort.h. Long rows are sorted digit by digit (least first), short ones by insertion.
+#include "kernels/sort.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <limits>
+#include <type_traits>
+
+namespace tessera::kernels {
+namespace {
+
+// f16 and bf16 as they lie in memory; `inf` has the bits of infinity.
+template <uint16_t inf>
+struct Half {
+  uint16_t bits;
+};
+using F16 = Half<0x7c00>;
+using Bf16 = Half<0x7f80>;
+
+template <size_t bytes>
+using Unsigned = std::conditional_t<
+    bytes == 1, uint8_t,
+    std::conditional_t<bytes == 2, uint16_t, std::conditional_t<bytes == 4, uint32_t, uint64_t>>>;
+
+template <typename T>
+struct IsHalf : std::false_type {};
+template <uint16_t inf>
+struct IsHalf<Half<inf>> : std::true_type {};
+
+// The order of T as the order of unsigned numbers.
+template <typename T>
+struct Order {
+  using K = Unsigned<sizeof(T)>;
+  static constexpr bool kFloat = std::is_floating_point_v<T> || IsHalf<T>::value;
+  static constexpr K kSign = K(K(1) << (sizeof(T) * 8 - 1)), kNan = K(~K(0));
+
+  static bool is_nan(T x) {
+    if constexpr (std::is_same_v<T, F16>)
+      return (x.bits & 0x7fff) > 0x7c00;
+    else if constexpr (std::is_same_v<T, Bf16>)
+      return (x.bits & 0x7fff) > 0x7f80;
+    else
+      return x != x;
+  }
+  static K key(T x) {
+    K b;
+    std::memcpy(&b, &x, sizeof b);
+    if constexpr (kFloat) {
+      const K up = b & kSign ? K(~b) : K(b | kSign);
+      return is_nan(x) ? kNan : b == kSign ? kSign : up;  // -0 is 0
+    } else if constexpr (std::is_signed_v<T>) {
+      return b ^ kSign;
+    } else {
+      return b;
+    }
+  }
+  // Whether the element cannot be told from its key.
+  static bool lossy(K key) { return kFloat && (key == kNan || key == kSign); }
+  static T element(K key) {
+    K b = key;
+    if constexpr (kFloat)
+      b = key & kSign ? K(key ^ kSign) : K(~key);
+    else if constexpr (std::is_signed_v<T>)
+      b = key ^ kSign;
+    T x;
+    std::memcpy(&x, &b, sizeof x);
+    return x;
+  }
+};
+
+struct WidePair {
+  uint64_t key_bits;
+  int64_t at;
+  bool operator<(const WidePair& o) const {
+    return key_bits != o.key_bits ? key_bits < o.key_bits : at < o.at;
+  }
+};
+
+// Key above place in one number, if both fit.
+template <typename K>
+struct Pairs {
+  using P = uint64_t;
+  static P make(K key, int64_t at) { return uint64_t(key) << 32 | uint32_t(at); }
+  static K key(P p) { return K(p >> 32); }
+  static int64_t place(P p) { return uint32_t(p); }
+};
+template <>
+struct Pairs<uint64_t> {
+  using P = WidePair;
+  static P make(uint64_t key, int64_t at) { return {key, at}; }
+  static uint64_t key(const P& p) { return p.key_bits; }
+  static int64_t place(const P& p) { return p.at; }
+};
+
+template <typename T>
+struct Sorter {
+  using O = Order<T>;
+  using K = typename O::K;
+  using Q = Pairs<K>;
+  using P = typename Q::P;
+
+  static K key_at(const SortRow& r, int64_t i) {
+    const K k = O::key(reinterpret_cast<const T*>(r.x)[i * r.step]);
+    return r.descending ? K(~k) : k;
+  }
+
+  static void load(const SortRow& r, void* out) {
+    P* p = static_cast<P*>(out);
+    if (r.step == 1)
+      for (int64_t i = 0; i < r.n; ++i) p[i] = Q::make(key_of(r, i, 1), r.first + i);
+    else
+      for (int64_t i = 0; i < r.n; ++i) p[i] = Q::make(key_at(r, i), r.first + i);
+  }
+  static K key_of(const SortRow& r, int64_t i, int64_t step) {
+    const K k = O::key(reinterpret_cast<const T*>(r.x)[i * step]);
+    return K(k ^ (r.descending ? K(~K(0)) : K(0)));
+  }
+
+  static int digit_of(const P& p, int digit) { return (Q::key(p) >> (8 * digit)) & 0xff; }
+
+  static void count(const void* pairs, int64_t n, int digit, int64_t* bins) {
+    const P* p = static_cast<const P*>(pairs);
+    for (int64_t i = 0; i < n; ++i) ++bins[digit_of(p[i], digit)];
+  }
+  static void spread(const void* pairs, int64_t n, int digit, int64_t* starts, void* other) {
+    const P* p = static_cast<const P*>(pairs);
+    P* q = static_cast<P*>(other);
+    for (int64_t i = 0; i < n; ++i) q[starts[digit_of(p[i], digit)]++] = p[i];
+  }
+
+  static void insertion(P* p, int64_t n) {
+    for (int64_t i = 1; i < n; ++i) {
+      const P v = p[i];
+      int64_t j = i;
+      for (; j > 0 && v < p[j - 1]; --j) p[j] = p[j - 1];
+      p[j] = v;
+    }
+  }
+
+  static void* sort(void* pairs, void* other, int64_t n) {
+    P *p = static_cast<P*>(pairs), *q = static_cast<P*>(other);
+    if (n <= 64) {
+      insertion(p, n);
+      return p;
+    }
+    uint32_t bins[sizeof(K)][kSortBins] = {};
+    for (int64_t i = 0; i < n; ++i)
+      for (size_t d = 0; d < sizeof(K); ++d) ++bins[d][digit_of(p[i], static_cast<int>(d))];
+    for (size_t d = 0; d < sizeof(K); ++d) {
+      const int digit = static_cast<int>(d);
+      if (bins[d][digit_of(p[0], digit)] == n) continue;  // all alike
+      uint32_t at = 0;
+      for (uint32_t& b : bins[d]) {
+        const uint32_t size = b;
+        b = at;
+        at += size;
+      }
+      for (int64_t i = 0; i < n; ++i) q[bins[d][digit_of(p[i], digit)]++] = p[i];
+      std::swap(p, q);
+    }
+    return p;
+  }
+
+  static void front(void* pairs, int64_t n, int64_t k, bool ordered) {
+    P* p = static_cast<P*>(pairs);
+    if (k > 0) std::nth_element(p, p + k - 1, p + n);
+    if (ordered) std::sort(p, p + k);
+  }
+
+  static int64_t best(const SortRow& r, int64_t k, void* pairs) {
+    constexpr int64_t kBlock = 64;
+    P* p = static_cast<P*>(pairs);
+    const int64_t room = best_room(k);
+    int64_t have = 0;
+    K limit = K(~K(0));
+    bool full = false;  // k elements are known, only keys below the limit count
+    for (int64_t i = 0; i < r.n; i += kBlock) {
+      const int64_t n = std::min(kBlock, r.n - i);
+      if (full) {
+        int any = 0;
+        if (r.step == 1)
+          for (int64_t j = 0; j < n; ++j) any |= key_of(r, i + j, 1) < limit;
+        else
+          for (int64_t j = 0; j < n; ++j) any |= key_at(r, i + j) < limit;
+        if (!any) continue;
+      }
+      for (int64_t j = i; j < i + n; ++j) {
+        const K key = key_at(r, j);
+        if (full && key >= limit) continue;
+        p[have++] = Q::make(key, r.first + j);
+        if (have < room) continue;
+        std::nth_element(p, p + k - 1, p + have);
+        have = k;
+        limit = Q::key(p[k - 1]);
+        full = true;
+      }
+    }
+    if (have > k) {
+      std::nth_element(p, p + k - 1, p + have);
+      have = k;
+    }
+    return have;
+  }
+
+  static constexpr int kCoarseShift = sizeof(K) > 1 ? static_cast<int>(sizeof(K)) * 8 - 11 : 0;
+  static void coarse(const SortRow& r, int64_t* bins) {
+    for (int64_t i = 0; i < r.n; ++i) ++bins[key_at(r, i) >> kCoarseShift];
+  }
+  static int64_t of_bin(const SortRow& r, int64_t bin, void* pairs) {
+    P* p = static_cast<P*>(pairs);
+    int64_t have = 0;
+    for (int64_t i = 0; i < r.n; ++i) {
+      const K key = key_at(r, i);
+      p[have] = Q::make(key, r.first + i);
+      have += static_cast<int64_t>(key >> kCoarseShift) == bin;
+    }
+    return have;
+  }
+  static int64_t nans(const SortRow& r) {
+    int64_t n = 0;
+    if constexpr (O::kFloat)
+      for (int64_t i = 0; i < r.n; ++i) n += O::is_nan(reinterpret_cast<const T*>(r.x)[i * r.step]);
+    return n;
+  }
+
+  static int64_t place(const void* pairs, int64_t i) {
+    return Q::place(static_cast<const P*>(pairs)[i]);
+  }
+  static int64_t run(const void* pairs, int64_t n) {
+    const P* p = static_cast<const P*>(pairs);
+    if (O::kFloat && Q::key(p[0]) == O::kNan) return 1;
+    int64_t i = 1;
+    while (i < n && Q::key(p[i]) == Q::key(p[0])) ++i;
+    return i;
+  }
+
+  static void store(const void* pairs, int64_t n, const SortRow& r, std::byte* y, int64_t y_step,
+                    int64_t* index, int64_t index_step) {
+    const P* p = static_cast<const P*>(pairs);
+    T* out = reinterpret_cast<T*>(y);
+    for (int64_t i = 0; i < n; ++i) {
+      const K key = r.descending ? K(~Q::key(p[i])) : Q::key(p[i]);
+      out[i * y_step] = O::lossy(key) ? reinterpret_cast<const T*>(r.x)[Q::place(p[i]) * r.step]
+                                      : O::element(key);
+      index[i * index_step] = Q::place(p[i]);
+    }
+  }
+
+  static constexpr SortFns kFns{sizeof(P), static_cast<int>(sizeof(K)),
+                                load,      sort,
+                                count,     spread,
+                                front,     best,
+                                coarse,    of_bin,
+                                nans,      place,
+                                run,       store};
+};
+
+// Binary search without branches, several values at a time to hide the latency of the loads.
+template <typename T>
+void search(const SearchRow& r, std::byte* out, bool out_i32) {
+  constexpr int64_t kAtOnce = 8;
+  const T* sorted = reinterpret_cast<const T*>(r.sorted);
+  const T* values = reinterpret_cast<const T*>(r.values);
+  auto before = [&](T element, T value) {
+    return r.right ? !(element > value) : !(element >= value);  // as written: NaN is after all
+  };
+  for (int64_t i = 0; i < r.count; i += kAtOnce) {
+    const int64_t m = std::min(kAtOnce, r.count - i);
+    std::array<int64_t, kAtOnce> base{};
+    if (r.n > 0) {
+      int64_t len = r.n;
+      for (; len > 1; len -= len / 2)
+        for (int64_t k = 0; k < m; ++k)
+          base[k] += before(sorted[base[k] + len / 2 - 1], values[i + k]) ? len / 2 : 0;
+      for (int64_t k = 0; k < m; ++k) base[k] += before(sorted[base[k]], values[i + k]);
+    }
+    for (int64_t k = 0; k < m; ++k) {
+      if (out_i32)
+        reinterpret_cast<int32_t*>(out)[i + k] = static_cast<int32_t>(base[k]);
+      else
+        reinterpret_cast<int64_t*>(out)[i + k] = base[k];
+    }
+  }
+}
+
+}  // namespace
+
+const SortFns* sort_fns(DType dtype) {
+  switch (dtype) {
+    case DType::F32:
+      return &Sorter<float>::kFns;
+    case DType::F64:
+      return &Sorter<double>::kFns;
+    case DType::F16:
+      return &Sorter<F16>::kFns;
+    case DType::BF16:
+      return &Sorter<Bf16>::kFns;
+    case DType::I64:
+      return &Sorter<int64_t>::kFns;
+    case DType::I32:
+      return &Sorter<int32_t>::kFns;
+    case DType::I16:
+      return &Sorter<int16_t>::kFns;
+    case DType::I8:
+      return &Sorter<int8_t>::kFns;
+    case DType::U8:
+    case DType::Bool:
+      return &Sorter<uint8_t>::kFns;
+    default:
+      return nullptr;
+  }
+}
+
+SearchFn search_fn(DType dtype) {
+  switch (dtype) {
+    case DType::F32:
+      return search<float>;
+    case DType::F64:
+      return search<double>;
+    case DType::I64:
+      return search<int64_t>;
+    case DType::I32:
+      return search<int32_t>;
+    case DType::I16:
+      return search<int16_t>;
+    case DType::I8:
+      return search<int8_t>;
+    case DType::U8:
+    case DType::Bool:
+      return search<uint8_t>;
+    default:
+      return nullptr;
+  }
+}
+
+}  // namespace tessera::kernels

@@ -2,6 +2,7 @@
 // Reductions. Float sums, maxima and minima are written with vectors; float sums add short blocks
 // in f32 and the blocks in f64. The other types are plain loops that the compiler vectorises.
 #include "kernels/reduce.h"
+#include "kernels/reduce_f32.h"
 #include "kernels/simd.h"
 
 namespace tessera::kernels::TESSERA_ISA {
@@ -119,121 +120,7 @@ void plain_cols(const void* xv, int64_t rows, int64_t row_step, int64_t width, v
     for (int64_t w = 0; w < width; ++w) p[w] = Combine<kind, P>::apply(p[w], widen<kind, P>(x[w]));
 }
 
-// ---- f32 sum, max and min ----
-
-// Halves, quarters, ... of a vector combined by f.
-template <typename F>
-TESSERA_INLINE float across_lanes(f32x16 v, F f) {
-  const f32x8 a = f(__builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7),
-                    __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15));
-  const f32x4 b =
-      f(__builtin_shufflevector(a, a, 0, 1, 2, 3), __builtin_shufflevector(a, a, 4, 5, 6, 7));
-  const f32x4 c = f(b, f32x4(__builtin_shufflevector(b, b, 2, 3, 0, 1)));
-  return f(c, f32x4(__builtin_shufflevector(c, c, 1, 0, 3, 2)))[0];
-}
-
-template <ReduceKind kind>
-struct VectorOp;
-template <>
-struct VectorOp<ReduceKind::kSum> {
-  using Part = double;
-  static TESSERA_INLINE f32x16 identity() { return f32x16{}; }
-  static TESSERA_INLINE f32x16 apply(f32x16 a, f32x16 b) { return a + b; }
-  static TESSERA_INLINE float across(f32x16 v) { return horizontal_sum(v); }
-};
-template <>
-struct VectorOp<ReduceKind::kMax> {
-  using Part = float;
-  static TESSERA_INLINE f32x16 identity() { return broadcast(-__builtin_inff()); }
-  static TESSERA_INLINE f32x16 apply(f32x16 a, f32x16 b) { return max_nan(b, a); }
-  static TESSERA_INLINE float across(f32x16 v) {
-    return across_lanes(v, [](auto a, auto b) { return (b > a) | (b != b) ? b : a; });
-  }
-};
-template <>
-struct VectorOp<ReduceKind::kMin> {
-  using Part = float;
-  static TESSERA_INLINE f32x16 identity() { return broadcast(__builtin_inff()); }
-  static TESSERA_INLINE f32x16 apply(f32x16 a, f32x16 b) { return min_nan(b, a); }
-  static TESSERA_INLINE float across(f32x16 v) {
-    return across_lanes(v, [](auto a, auto b) { return (b < a) | (b != b) ? b : a; });
-  }
-};
-
-constexpr int64_t kBlock = 1024;  // elements summed in f32 before going to f64
-
-template <ReduceKind kind>
-TESSERA_INLINE f32x16 vector_block(const float* x, int64_t len) {
-  using V = VectorOp<kind>;
-  f32x16 a = V::identity(), b = a, c = a, d = a;
-  int64_t i = 0;
-  for (; i + 64 <= len; i += 64) {
-    a = V::apply(a, load(x + i));
-    b = V::apply(b, load(x + i + 16));
-    c = V::apply(c, load(x + i + 32));
-    d = V::apply(d, load(x + i + 48));
-  }
-  for (; i + 16 <= len; i += 16) a = V::apply(a, load(x + i));
-  if (i < len) {
-    const i32x16 in = iota_i() < broadcast_i(static_cast<int32_t>(len - i));
-    b = V::apply(b, select(in, load_n(x + i, len - i), V::identity()));
-  }
-  return V::apply(V::apply(a, b), V::apply(c, d));
-}
-
-typedef double f64x16 __attribute__((vector_size(128)));
-
-// Maximum or minimum that ignores NaN, and a sum that is NaN if any element is: half the work of
-// checking each.
-template <ReduceKind kind>
-TESSERA_INLINE bool extreme_without_nan(const float* x, int64_t len, float* result) {
-  auto pick = [](auto a, auto b) {
-    if constexpr (kind == ReduceKind::kMax)
-      return a > b ? a : b;
-    else
-      return a < b ? a : b;
-  };
-  const f32x16 none = VectorOp<kind>::identity();
-  f32x16 m0 = none, m1 = none, m2 = none, m3 = none, s0{}, s1{}, s2{}, s3{};
-  auto take = [&](f32x16 v, f32x16 & m, f32x16 & s) __attribute__((always_inline)) {
-    m = pick(v, m);
-    s += v;
-  };
-  int64_t i = 0;
-  for (; i + 64 <= len; i += 64) {
-    take(load(x + i), m0, s0);
-    take(load(x + i + 16), m1, s1);
-    take(load(x + i + 32), m2, s2);
-    take(load(x + i + 48), m3, s3);
-  }
-  for (; i + 16 <= len; i += 16) take(load(x + i), m0, s0);
-  if (i < len) {
-    const f32x16 v = load_n(x + i, len - i);
-    m1 = pick(select(iota_i() < broadcast_i(static_cast<int32_t>(len - i)), v, none), m1);
-    s1 += v;
-  }
-  *result = across_lanes(pick(pick(m0, m1), pick(m2, m3)), pick);
-  const f32x16 s = (s0 + s1) + (s2 + s3);
-  const float check = across_lanes(s, [](auto a, auto b) { return a + b; });
-  return check == check;
-}
-
-template <ReduceKind kind>
-TESSERA_INLINE typename VectorOp<kind>::Part vector_piece(const float* x, int64_t len) {
-  using V = VectorOp<kind>;
-  if constexpr (kind != ReduceKind::kSum) {
-    float result;
-    if (extreme_without_nan<kind>(x, len, &result)) return result;
-  }
-  if (kind != ReduceKind::kSum || len <= kBlock) return V::across(vector_block<kind>(x, len));
-  f64x16 total{};
-  for (int64_t i = 0; i < len; i += kBlock)
-    total += __builtin_convertvector(vector_block<kind>(x + i, len - i < kBlock ? len - i : kBlock),
-                                     f64x16);
-  double sum = 0;
-  for (int i = 0; i < 16; ++i) sum += total[i];
-  return static_cast<typename V::Part>(sum);
-}
+// ---- f32 sum, product, max and min ----
 
 template <ReduceKind kind>
 void vector_rows(const void* xv, int64_t n, int64_t x_step, int64_t len, int64_t step, void* part) {
@@ -250,33 +137,6 @@ void vector_rows(const void* xv, int64_t n, int64_t x_step, int64_t len, int64_t
 
 constexpr int64_t kTile = 1024;  // columns kept in the first-level cache
 constexpr int64_t kDepth = 128;  // rows accumulated in f32 before going to f64
-
-// acc[w] combined with `rows` rows; eight rows at a time, paired as a tree.
-template <ReduceKind kind>
-TESSERA_INLINE void tile_rows(const float* x, int64_t rows, int64_t row_step, int64_t width,
-                              float* acc) {
-  using V = VectorOp<kind>;
-  auto eight = [=](const float* p, auto get) __attribute__((always_inline)) {
-    const f32x16 a = V::apply(get(p), get(p + row_step));
-    const f32x16 b = V::apply(get(p + 2 * row_step), get(p + 3 * row_step));
-    const f32x16 c = V::apply(get(p + 4 * row_step), get(p + 5 * row_step));
-    const f32x16 d = V::apply(get(p + 6 * row_step), get(p + 7 * row_step));
-    return V::apply(V::apply(a, b), V::apply(c, d));
-  };
-  const int64_t tail = width % 16, full = width - tail;
-  int64_t r = 0;
-  for (; r + 8 <= rows; r += 8, x += 8 * row_step) {
-    for (int64_t w = 0; w < full; w += 16)
-      store(acc + w, V::apply(load(acc + w), eight(x + w, [](const float* p) { return load(p); })));
-    if (tail)
-      store(acc + full, V::apply(load(acc + full),
-                                 eight(x + full, [=](const float* p) { return load_n(p, tail); })));
-  }
-  for (; r < rows; ++r, x += row_step) {
-    for (int64_t w = 0; w < full; w += 16) store(acc + w, V::apply(load(acc + w), load(x + w)));
-    if (tail) store(acc + full, V::apply(load(acc + full), load_n(x + full, tail)));
-  }
-}
 
 template <ReduceKind kind>
 void vector_cols(const void* xv, int64_t rows, int64_t row_step, int64_t width, void* part) {
@@ -423,6 +283,7 @@ const ReduceFns* fns_of(ReduceKind kind) {
       if constexpr (sizeof(T) == 4 && T(0.5) != T(0)) return vector_fns<ReduceKind::kSum>();
       return plain_fns<ReduceKind::kSum, T, Wide>();
     case ReduceKind::kProd:
+      if constexpr (sizeof(T) == 4 && T(0.5) != T(0)) return vector_fns<ReduceKind::kProd>();
       return plain_fns<ReduceKind::kProd, T, Wide>();
     case ReduceKind::kMax:
       if constexpr (sizeof(T) == 4 && T(0.5) != T(0)) return vector_fns<ReduceKind::kMax>();

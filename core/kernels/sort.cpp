@@ -4,8 +4,7 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
-#include <limits>
+#include <bit>
 #include <type_traits>
 
 namespace tessera::kernels {
@@ -45,8 +44,7 @@ struct Order {
       return x != x;
   }
   static K key(T x) {
-    K b;
-    std::memcpy(&b, &x, sizeof b);
+    const K b = std::bit_cast<K>(x);
     if constexpr (kFloat) {
       const K up = b & kSign ? K(~b) : K(b | kSign);
       return is_nan(x) ? kNan : b == kSign ? kSign : up;  // -0 is 0
@@ -64,9 +62,7 @@ struct Order {
       b = key & kSign ? K(key ^ kSign) : K(~key);
     else if constexpr (std::is_signed_v<T>)
       b = key ^ kSign;
-    T x;
-    std::memcpy(&x, &b, sizeof x);
-    return x;
+    return std::bit_cast<T>(b);
   }
 };
 
@@ -101,10 +97,11 @@ struct Sorter {
   using Q = Pairs<K>;
   using P = typename Q::P;
 
-  static K key_at(const SortRow& r, int64_t i) {
-    const K k = O::key(reinterpret_cast<const T*>(r.x)[i * r.step]);
-    return r.descending ? K(~k) : k;
+  static K key_of(const SortRow& r, int64_t i, int64_t step) {
+    const K k = O::key(reinterpret_cast<const T*>(r.x)[i * step]);
+    return K(k ^ (r.descending ? K(~K(0)) : K(0)));
   }
+  static K key_at(const SortRow& r, int64_t i) { return key_of(r, i, r.step); }
 
   static void load(const SortRow& r, void* out) {
     P* p = static_cast<P*>(out);
@@ -112,10 +109,6 @@ struct Sorter {
       for (int64_t i = 0; i < r.n; ++i) p[i] = Q::make(key_of(r, i, 1), r.first + i);
     else
       for (int64_t i = 0; i < r.n; ++i) p[i] = Q::make(key_at(r, i), r.first + i);
-  }
-  static K key_of(const SortRow& r, int64_t i, int64_t step) {
-    const K k = O::key(reinterpret_cast<const T*>(r.x)[i * step]);
-    return K(k ^ (r.descending ? K(~K(0)) : K(0)));
   }
 
   static int digit_of(const P& p, int digit) { return (Q::key(p) >> (8 * digit)) & 0xff; }
@@ -163,45 +156,118 @@ struct Sorter {
     return p;
   }
 
+  // The k-th smallest (from 0) to its place, smaller ones before it. Partitions without branches.
+  static void nth(P* p, int64_t n, int64_t k) {
+    int64_t lo = 0, hi = n;
+    int rounds = 2 * std::bit_width(static_cast<uint64_t>(n));
+    auto middle = [&](int64_t a, int64_t b, int64_t c) {
+      return std::max(std::min(p[a], p[b]), std::min(std::max(p[a], p[b]), p[c]));
+    };
+    while (hi - lo > 24) {
+      if (rounds-- == 0) {
+        std::nth_element(p + lo, p + k, p + hi);
+        return;
+      }
+      const int64_t e = (hi - lo - 1) / 8;
+      const P x = middle(lo, lo + e, lo + 2 * e), y = middle(lo + 3 * e, lo + 4 * e, lo + 5 * e),
+              z = middle(lo + 6 * e, lo + 7 * e, lo + 8 * e);
+      const P pivot = std::max(std::min(x, y), std::min(std::max(x, y), z));
+      int64_t s = lo;
+      for (int64_t i = lo; i < hi; ++i) {
+        const P v = p[i];
+        p[i] = p[s];
+        p[s] = v;
+        s += v < pivot;
+      }
+      (k < s ? hi : lo) = s;  // the pivot is neither the first nor the last of nine
+    }
+    insertion(p + lo, hi - lo);
+  }
+
   static void front(void* pairs, int64_t n, int64_t k, bool ordered) {
     P* p = static_cast<P*>(pairs);
-    if (k > 0) std::nth_element(p, p + k - 1, p + n);
-    if (ordered) std::sort(p, p + k);
+    if (k > 0) nth(p, n, k - 1);
+    if (!ordered) return;
+    if (k <= 64)
+      insertion(p, k);
+    else
+      std::sort(p, p + k);
+  }
+
+  // Calls f(place) for the elements from i on that may have a key below the limit, as long as f
+  // leaves the limit as it is; returns where to go on. Halves are told by keys, other types by
+  // value, which needs no conversion; NaN always may.
+  template <typename F>
+  static int64_t candidates(const SortRow& r, int64_t i, K limit, F f) {
+    if constexpr (IsHalf<T>::value) {
+      return scan_blocks(
+          r, i, [&](int64_t j) { return key_at(r, j) < limit; }, f);
+    } else {
+      const T* x = reinterpret_cast<const T*>(r.x);
+      const T edge = O::element(r.descending ? K(~limit) : limit);
+      if (r.step != 1 && r.descending)
+        return scan_blocks(
+            r, i, [&](int64_t j) { return !(x[j * r.step] <= edge); }, f);
+      if (r.step != 1)
+        return scan_blocks(
+            r, i, [&](int64_t j) { return !(x[j * r.step] >= edge); }, f);
+      if (r.descending)
+        return scan_blocks(
+            r, i, [&](int64_t j) { return !(x[j] <= edge); }, f);
+      return scan_blocks(
+          r, i, [&](int64_t j) { return !(x[j] >= edge); }, f);
+    }
+  }
+  template <typename B, typename F>
+  static int64_t scan_blocks(const SortRow& r, int64_t i, B beyond, F f) {
+    constexpr int64_t kBlock = 32;
+    for (; i < r.n; ++i) {
+      while (i + kBlock <= r.n) {
+        int any = 0;
+        for (int64_t j = 0; j < kBlock; ++j) any |= beyond(i + j);
+        if (any) break;
+        i += kBlock;
+      }
+      for (const int64_t end = std::min(i + kBlock, r.n); i < end; ++i)
+        if (beyond(i) && f(i)) return i + 1;
+      --i;
+    }
+    return i;
   }
 
   static int64_t best(const SortRow& r, int64_t k, void* pairs) {
-    constexpr int64_t kBlock = 64;
     P* p = static_cast<P*>(pairs);
-    const int64_t room = best_room(k);
-    int64_t have = 0;
-    K limit = K(~K(0));
-    bool full = false;  // k elements are known, only keys below the limit count
-    for (int64_t i = 0; i < r.n; i += kBlock) {
-      const int64_t n = std::min(kBlock, r.n - i);
-      if (full) {
-        int any = 0;
-        if (r.step == 1)
-          for (int64_t j = 0; j < n; ++j) any |= key_of(r, i + j, 1) < limit;
-        else
-          for (int64_t j = 0; j < n; ++j) any |= key_at(r, i + j) < limit;
-        if (!any) continue;
-      }
-      for (int64_t j = i; j < i + n; ++j) {
+    const bool few = k <= 32;  // kept in order, so that the limit is always the exact one
+    const int64_t room = few ? k : best_room(k);
+    int64_t have = std::min(room, r.n);
+    load({r.x, r.step, have, r.first, r.descending}, p);
+    if (have < room) {
+      if (have > k) nth(p, have, k - 1);
+      return std::min(have, k);
+    }
+    few ? insertion(p, k) : nth(p, have, k - 1);
+    have = k;
+    K limit = Q::key(p[k - 1]);
+    for (int64_t i = room; i < r.n;)
+      i = candidates(r, i, limit, [&](int64_t j) {
         const K key = key_at(r, j);
-        if (full && key >= limit) continue;
-        p[have++] = Q::make(key, r.first + j);
-        if (have < room) continue;
-        std::nth_element(p, p + k - 1, p + have);
-        have = k;
+        if (key >= limit) return false;
+        const P v = Q::make(key, r.first + j);
+        if (few) {
+          int64_t at = k - 1;
+          for (; at > 0 && v < p[at - 1]; --at) p[at] = p[at - 1];
+          p[at] = v;
+        } else {
+          p[have++] = v;
+          if (have < room) return false;
+          nth(p, have, k - 1);
+          have = k;
+        }
         limit = Q::key(p[k - 1]);
-        full = true;
-      }
-    }
-    if (have > k) {
-      std::nth_element(p, p + k - 1, p + have);
-      have = k;
-    }
-    return have;
+        return true;
+      });
+    if (have > k) nth(p, have, k - 1);
+    return k;
   }
 
   static constexpr int kCoarseShift = sizeof(K) > 1 ? static_cast<int>(sizeof(K)) * 8 - 11 : 0;

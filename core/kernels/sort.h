@@ -50,7 +50,7 @@ struct SortFns {
 
 constexpr int64_t kSelectBins = 2048;
 constexpr int64_t best_room(int64_t k) {
-  return k < 512 ? 1024 : 2 * k;
+  return k < 16 ? 32 : 2 * k;
 }
 
 // Null for complex numbers.

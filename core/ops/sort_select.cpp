@@ -126,7 +126,7 @@ class RankKernel final : public Kernel {
   }
 
   void own_rows(const RunCtx& c) const {
-    constexpr int64_t kShort = 512;
+    constexpr int64_t kShort = 4096;
     auto& table = reinterpret_cast<Table*>(c.scratch)[c.thread];
     std::byte* pairs = c.scratch + c.threads * int64_t(sizeof(Table)) + c.thread * pairs_bytes_;
     const auto [begin, end] = thread_range(c, rows_.count);

@@ -241,7 +241,7 @@ class Fuser {
       ready.pop();
       for (int next : after[u])
         if (--waiting[next] == 0) push(next);
-      if (units_[u].fusible) {
+      if (units_[u].fusible && !stands_alone(units_[u])) {
         out.push_back(fuse(units_[u]));
         if (out.back().results.empty()) out.pop_back();  // its readers do its work
         changed = true;
@@ -251,6 +251,13 @@ class Fuser {
     }
     g_.nodes = std::move(out);
     return changed;
+  }
+
+  // A lone reduction has a kernel that was compiled ahead of time; half precision it would copy.
+  bool stands_alone(const Unit& u) const {
+    const Node& n = g_.nodes[u.nodes[0]];
+    return u.nodes.size() == 1 && u.repeats.empty() && is_fusible_reduction(n.op) &&
+           size_of(g_.type(n.operands[0]).dtype) >= 4;
   }
 
   Node fuse(const Unit& u) {

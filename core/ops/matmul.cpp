@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "kernels/gemm.h"
+#include "kernels/gemm_plain.h"
 #include "kernels/simd.h"
 #include "ops/epilogue.h"
 #include "ops/registry.h"
@@ -248,28 +249,46 @@ class MatmulKernel final : public Kernel {
   kernels::GemmPlan plan_;
 };
 
-// Types nobody trains in: exact and plain.
-template <typename T>
-KernelPtr make_plain(const StepDesc& desc) {
-  const Problem p = problem_of(desc.op, desc.inputs[0].shape, desc.inputs[1].shape);
-  const TensorRef a = desc.inputs[0], b = desc.inputs[1], c = desc.outputs[0];
-  const Strides as = strides_of(a), bs = strides_of(b), cs = strides_of(c);
-  return make_kernel([=](const RunCtx& ctx) {
-    const T *pa = ctx.ptr<T>(a), *pb = ctx.ptr<T>(b);
-    T* pc = ctx.ptr<T>(c);
-    const auto [begin, end] = thread_range(ctx, p.batch * p.m);
-    for (int64_t r = begin; r < end; ++r) {
-      const int64_t q = r / p.m, i = r % p.m;
-      for (int64_t j = 0; j < p.n; ++j) {
-        T sum{};
-        for (int64_t k = 0; k < p.k; ++k)
-          sum += pa[q * as.batch + i * as.row + k * as.col] *
-                 pb[q * bs.batch + k * bs.row + j * bs.col];
-        pc[q * cs.batch + i * cs.row + j * cs.col] = sum;
-      }
+// Integers and f64.
+class PlainMatmulKernel final : public Kernel {
+ public:
+  explicit PlainMatmulKernel(const StepDesc& d)
+      : a_(d.inputs[0]),
+        b_(d.inputs[1]),
+        c_(d.outputs[0]),
+        as_(strides_of(a_)),
+        bs_(strides_of(b_)),
+        cs_(strides_of(c_)),
+        fn_(kernels::plain_gemm(a_.dtype)) {
+    const Problem p = problem_of(d.op, a_.shape, b_.shape);
+    user_check(fn_ != nullptr, "{}: there are no products of {}", op_text(d.op), name_of(a_.dtype));
+    batch_ = p.batch;
+    g_ = {p.m, p.n, p.k, as_.row, as_.col, bs_.row, bs_.col, cs_.row, cs_.col};
+  }
+  bool single_thread() const override { return batch_ * g_.m * g_.n * g_.k < 32768; }
+  int64_t scratch_bytes(int threads) const override {
+    return threads * kernels::plain_gemm_scratch(g_);
+  }
+  void run(const RunCtx& c) const override {
+    const int64_t size = size_of(a_.dtype);
+    std::byte* scratch = c.scratch + c.thread * kernels::plain_gemm_scratch(g_);
+    const auto [begin, end] = thread_range(c, batch_ * g_.m);
+    for (int64_t at = begin; at < end;) {
+      const int64_t q = at / g_.m, row = at % g_.m, last = std::min(g_.m, row + end - at);
+      fn_(g_, c.ptr<std::byte>(a_) + q * as_.batch * size,
+          c.ptr<std::byte>(b_) + q * bs_.batch * size, c.ptr<std::byte>(c_) + q * cs_.batch * size,
+          row, last, scratch);
+      at += last - row;
     }
-  });
-}
+  }
+
+ private:
+  TensorRef a_, b_, c_;
+  Strides as_, bs_, cs_;
+  kernels::PlainGemmFn fn_;
+  kernels::PlainGemm g_;
+  int64_t batch_ = 1;
+};
 
 }  // namespace
 
@@ -307,15 +326,8 @@ KernelPtr make_matmul(const StepDesc& desc) {
     case DType::F16:
     case DType::BF16:
       return std::make_unique<MatmulKernel>(desc, nullptr);
-    case DType::F64:
-      return make_plain<double>(desc);
-    case DType::I64:
-      return make_plain<int64_t>(desc);
-    case DType::I32:
-      return make_plain<int32_t>(desc);
     default:
-      throw UserError(fmt::format("{}: products of {} are not implemented", op_text(desc.op),
-                                  name_of(desc.inputs[0].dtype)));
+      return std::make_unique<PlainMatmulKernel>(desc);
   }
 }
 

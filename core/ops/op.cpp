@@ -29,6 +29,8 @@ enum class Family {
   histogram,
   gather,
   join,
+  linalg,
+  random,
   composite,
   fused,
   host

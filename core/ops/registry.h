@@ -30,7 +30,8 @@ const OpRow& op_row(Op op);  // structured and view ops only
 // clang-format off
 #define TESSERA_FAMILIES(ROW)                                                                   \
   ROW(matmul) ROW(convolution) ROW(pool) ROW(norm) ROW(softmax) ROW(loss) ROW(attention)        \
-  ROW(reduce) ROW(scan) ROW(sort) ROW(histogram) ROW(gather) ROW(join)
+  ROW(reduce) ROW(scan) ROW(sort) ROW(histogram) ROW(gather) ROW(join) ROW(linalg)              \
+  ROW(random)
 
 #define ROW(family)                                                  \
   std::vector<TensorType> infer_##family(const Graph&, const Node&); \

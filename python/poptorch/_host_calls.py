@@ -3,6 +3,7 @@
 alias the program's memory. Everything is bound once, so a call costs little more than the op."""
 
 import ctypes
+import hashlib
 import traceback
 from collections.abc import Callable
 from typing import Any
@@ -72,7 +73,32 @@ def _bind(call: dict[str, Any]) -> Callable[[], None]:
     outputs = [tensor_at(*ref) for ref in call["outputs"]]
     values = [_value(arg, inputs) for arg in call["args"]]
     args, kwargs = _split(op, values)
+    run = _runner(op, args, kwargs, outputs)
+    random = values[len(op._schema.arguments) :]
+    return _seeded(run, *random) if random else run
 
+
+def _seeded(run: Callable[[], None], key: torch.Tensor, stream: int) -> Callable[[], None]:
+    """``run`` with torch's generator seeded from the random state of the program (seed and call
+    counter) and the number of the op; the host's own state is left as it was."""
+
+    def seeded() -> None:
+        generator = torch.default_generator
+        before = generator.get_state()
+        seed, call = key.tolist()
+        words = f"{seed} {call} {stream}".encode()
+        generator.manual_seed(int.from_bytes(hashlib.blake2b(words, digest_size=8).digest()))
+        try:
+            run()
+        finally:
+            generator.set_state(before)
+
+    return seeded
+
+
+def _runner(
+    op: Any, args: list[Any], kwargs: dict[str, Any], outputs: list[torch.Tensor]
+) -> Callable[[], None]:
     def functional() -> None:
         result = op(*args, **kwargs)
         results = result if isinstance(result, (tuple, list)) else (result,)

@@ -7,6 +7,7 @@ import torch
 
 from . import (  # noqa: F401
     lower_activation,
+    lower_linalg,
     lower_loss,
     lower_pointwise,
     lower_random,
@@ -90,6 +91,7 @@ class _Emitter:
         self.folded = []
         self.masks = {}  # attention mask -> "none", "causal" or None
         self.static = set()  # nodes that no input or state reaches and that are not random
+        self.checks = {}  # factorisation -> name of the function that must fail if it does
 
     def value(self, node):
         found = self.values[node]
@@ -118,6 +120,10 @@ class _Emitter:
 
     def run(self):
         live = self._live_nodes()
+        for node in self.graph.nodes:
+            if node.target is torch.ops.aten._linalg_check_errors.default:
+                info, name = node.args[:2]
+                self.checks[info.args[0]] = name
         for node in self.graph.nodes:
             if node.op == "get_attr":
                 self.values[node] = self.w.constant(_attribute(self.traced.gm, node.target))
@@ -192,7 +198,7 @@ class _Emitter:
         self.w.tag = custom.get("tag")
         val = node.meta.get("val")
         several = isinstance(val, (list, tuple))
-        n = Types(list(val) if several else [val])
+        n = Types(list(val) if several else [val], node, self.checks.get(node))
         if any(v is not None and v.layout != torch.strided for v in n.vals):
             raise make_error(
                 f"{node.target.name()} makes a sparse tensor, which cannot be compiled "
@@ -255,6 +261,12 @@ class _Emitter:
         if name.startswith("aten::as_strided") and not node.args[0].meta["val"].is_contiguous():
             raise make_error("as_strided on a tensor that is not contiguous", _where(node))
         types = [(v.dtype, tuple(v.shape)) for v in n.vals if v is not None]
+        if n.check is not None:
+            names = _schema(target)[0]
+            if "check_errors" in names:
+                args[names.index("check_errors")] = True
+        if torch.Tag.nondeterministic_seeded in target.tags:
+            args = [*args, self.w.rng(), self.w.next_stream()]  # seeds torch's generator
         made = iter(self.w.host_call(full, args, types))
         self.host_records[self.w.records[-1]] = (full, _where(node))
         return [None if v is None else next(made) for v in n.vals]
@@ -382,6 +394,10 @@ def _owner(w, source_ids):
     def own(value):
         if id(value) not in source_ids and value.kind == "op":
             return value
+        if value.dtype.is_complex:
+            return w.host_call("aten::clone.default", [value, None], [(value.dtype, value.shape)])[
+                0
+            ]
         return w.op("clone", [value], value.dtype, value.shape)
 
     return own

@@ -8,9 +8,34 @@ import torch
 from .lowering import lower
 from .writer import MissingRow
 
+# Bits of randomness that a type keeps below one; more would round up to one.
+_FRACTION_BITS = {torch.float16: 11, torch.bfloat16: 8}
 
-def _float_type(dtype):
-    return dtype if dtype.is_floating_point else torch.float32
+
+def _uniform(w, dtype, shape):
+    """Numbers in [0, 1), never one, in any float type."""
+    u = w.uniform(torch.float32, shape)
+    bits = _FRACTION_BITS.get(dtype)
+    if bits is not None:
+        u = (u * 2.0**bits).floor() * 2.0**-bits
+    return w.cast(u, dtype)
+
+
+def _positive_uniform(w, shape):
+    """Numbers in (0, 1], for logarithms."""
+    return 1.0 - w.uniform(torch.float32, shape)
+
+
+def _waiting_time(w, shape):
+    """Exponential numbers of rate one; never zero, so that one may divide by them."""
+    return w.pointwise("maximum", -_positive_uniform(w, shape).log(), 2.0**-25)
+
+
+def _normal(w, shape):
+    """Box-Muller on two streams."""
+    radius = (_positive_uniform(w, shape).log() * -2.0).sqrt()
+    angle = (w.uniform(torch.float32, shape) * (2.0 * math.pi)).cos()
+    return radius * angle
 
 
 @lower("native_dropout")
@@ -30,35 +55,57 @@ def _(w, n, grad, mask, scale):
 
 @lower("rand", "rand_like")
 def _(w, n, *_rest):
-    return w.uniform(_float_type(n.dtype), n.shape)
+    return _uniform(w, n.dtype, n.shape)
 
 
 @lower("uniform")
 def _(w, n, x, low, high, _generator):
-    u = w.uniform(n.dtype, n.shape)
-    return u * (high - low) + low if (low, high) != (0, 1) else u
-
-
-def _normal(w, dtype, shape):
-    """Box-Muller on two streams."""
-    radius = ((1.0 - w.uniform(torch.float32, shape)).log() * -2.0).sqrt()
-    angle = (w.uniform(torch.float32, shape) * (2.0 * math.pi)).cos()
-    return w.cast(radius * angle, dtype)
+    if (low, high) == (0, 1):
+        return _uniform(w, n.dtype, n.shape)
+    return w.cast(w.uniform(torch.float32, n.shape) * (high - low) + low, n.dtype)
 
 
 @lower("randn", "randn_like")
 def _(w, n, *_rest):
-    return _normal(w, n.dtype, n.shape)
+    return w.cast(_normal(w, n.shape), n.dtype)
 
 
-@lower("normal_functional")
-def _(w, n, x, mean, std, _generator):
-    return _normal(w, n.dtype, n.shape) * std + mean
+def _scaled_normal(w, n, mean, std):
+    return w.cast(_normal(w, n.shape) * std + mean, n.dtype)
 
 
-@lower("normal.Tensor_float", "normal.float_Tensor", "normal.Tensor_Tensor")
+@lower("normal_functional", "normal.out")
+def _(w, n, x, mean, std, *_rest):
+    return _scaled_normal(w, n, mean, std)
+
+
+@lower("normal.Tensor_float", "normal.float_Tensor", "normal.Tensor_Tensor", "normal.float_float")
 def _(w, n, mean, std, *_rest):
-    return _normal(w, n.dtype, n.shape) * std + mean
+    return _scaled_normal(w, n, mean, std)
+
+
+@lower("log_normal")
+def _(w, n, x, mean, std, _generator):
+    return w.cast((_normal(w, n.shape) * std + mean).exp(), n.dtype)
+
+
+@lower("cauchy")
+def _(w, n, x, median, scale, _generator):
+    angle = (w.uniform(torch.float32, n.shape) - 0.5) * math.pi
+    return w.cast(angle.tan() * scale + median, n.dtype)
+
+
+@lower("exponential")
+def _(w, n, x, rate, _generator):
+    return w.cast(_waiting_time(w, n.shape) * (1.0 / rate), n.dtype)
+
+
+@lower("geometric")
+def _(w, n, x, p, _generator):
+    if p == 1:
+        return w.full(1, n.dtype, n.shape)
+    trials = (_positive_uniform(w, n.shape).log() * (1.0 / math.log1p(-p))).ceil()
+    return w.cast(w.pointwise("maximum", trials, 1.0), n.dtype)
 
 
 @lower("bernoulli.p")
@@ -72,51 +119,92 @@ def _(w, n, x, *rest):
     return w.cast(w.uniform(torch.float32, n.shape) < p, n.dtype)
 
 
-@lower("exponential")
-def _(w, n, x, rate, _generator):
-    return w.cast((1.0 - w.uniform(torch.float32, n.shape)).log() * (-1.0 / rate), n.dtype)
+# Integers
 
 
-def _integers(w, n, low, high):
-    span = high - low
-    if span >= 2**24:
-        raise MissingRow("random integers of a wide range")
-    whole = w.cast((w.uniform(torch.float32, n.shape) * float(span)).floor(), n.dtype)
-    return whole + low if low else whole
+def _word(w, shape, bits):
+    """Random non-negative integers of up to 64 bits (of 64, any integer)."""
+    parts = [w.cast(w.uniform(torch.float32, shape) * 2.0**24, torch.int64) for _ in range(3)]
+    low = w.pointwise("div_floor", parts[2], 1 << (72 - bits))
+    return parts[0] * (1 << (bits - 24)) + parts[1] * (1 << (bits - 48)) + low
 
 
-@lower("randint")
-def _(w, n, high, *_rest):
+def _integers(w, n, low, span):
+    """low, low + 1, ... low + span - 1, each equally likely."""
+    if span <= 2**20:
+        whole = w.cast((w.uniform(torch.float32, n.shape) * float(span)).floor(), torch.int64)
+    elif span <= 2**62:
+        whole = w.pointwise("remainder", _word(w, n.shape, 63), span)
+    elif span == 2**63:
+        whole = _word(w, n.shape, 63)
+    elif span == 2**64:
+        whole, low = _word(w, n.shape, 64), 0
+    else:
+        raise MissingRow("random integers of an odd and very wide range")
+    return w.cast(whole + low if low else whole, n.dtype)
+
+
+@lower("randint", "randint_like", "randint.generator")
+def _(w, n, first, *rest):
+    high = first if isinstance(first, int) else rest[0]
+    if not isinstance(high, int):
+        raise MissingRow("randint below a tensor")
     return _integers(w, n, 0, high)
 
 
-@lower("randint.low")
+@lower("randint.low", "randint.low_generator")
 def _(w, n, low, high, *_rest):
-    return _integers(w, n, low, high)
-
-
-@lower("randint_like")
-def _(w, n, x, high, *_rest):
-    return _integers(w, n, 0, high)
+    return _integers(w, n, low, high - low)
 
 
 @lower("randint_like.low_dtype")
 def _(w, n, x, low, high, *_rest):
-    return _integers(w, n, low, high)
+    return _integers(w, n, low, high - low)
 
 
-@lower("randperm")
+@lower("random")
+def _(w, n, x, _generator):
+    if n.dtype.is_floating_point:
+        return _integers(w, n, 0, round(2 / torch.finfo(n.dtype).eps) + 1)
+    return _integers(w, n, 0, 2 if n.dtype is torch.bool else torch.iinfo(n.dtype).max + 1)
+
+
+@lower("random.to")
+def _(w, n, x, to, _generator):
+    return _integers(w, n, 0, to)
+
+
+@lower("random.from")
+def _(w, n, x, low, high, _generator):
+    if high is not None:
+        return _integers(w, n, low, high - low)
+    if n.dtype.is_floating_point:
+        return _integers(w, n, low, round(2 / torch.finfo(n.dtype).eps) + 1 - low)
+    return _integers(
+        w, n, low, (1 if n.dtype is torch.bool else torch.iinfo(n.dtype).max) + 1 - low
+    )
+
+
+@lower("randperm", "randperm.generator")
 def _(w, n, *_rest):
-    draw = w.uniform(torch.float32, n.shape)
-    order = w.host_call("aten::argsort.stable", [draw, True, 0, False], [(torch.int64, n.shape)])[0]
+    order = w.op("randperm", [w.rng(), w.next_stream()], torch.int64, n.shape)
     return w.cast(order, n.dtype)
+
+
+@lower("multinomial")
+def _(w, n, weights, samples, replacement, _generator):
+    args = [w.rng(), w.next_stream(), weights, samples, bool(replacement)]
+    return w.op("multinomial", args, torch.int64, n.shape)
+
+
+# Activations with noise
 
 
 @lower("rrelu_with_noise_functional")
 def _(w, n, x, noise, low, high, training, _generator):
     if not training:
         return [w.where(x > 0, x, x * ((low + high) / 2)), noise]
-    drawn = w.uniform(x.dtype, x.shape) * (high - low) + low
+    drawn = w.cast(w.uniform(torch.float32, x.shape) * (high - low) + low, x.dtype)
     noise = w.where(x <= 0, drawn, 1.0)
     return [x * noise, noise]
 

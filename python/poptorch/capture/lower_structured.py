@@ -8,56 +8,7 @@ import torch
 from .lowering import lower
 from .writer import MissingRow
 
-# Products
-
-
-def _need_float(x):
-    if not x.dtype.is_floating_point:
-        raise MissingRow("product of integers")
-
-
-@lower("mm", "bmm")
-def _(w, n, a, b):
-    _need_float(a)
-    return w.op("mm" if len(a.shape) == 2 else "bmm", [a, b], a.dtype, n.shape)
-
-
-@lower("addmm", "baddbmm")
-def _(w, n, x, a, b, beta, alpha):
-    _need_float(a)
-    name = "addmm" if len(a.shape) == 2 else "baddbmm"
-    return w.op(name, [x, a, b, beta, alpha], a.dtype, n.shape)
-
-
-@lower("mv")
-def _(w, n, a, v):
-    _need_float(a)
-    rows, inner = a.shape
-    return w.view(w.op("mm", [a, w.view(v, (inner, 1))], a.dtype, (rows, 1)), n.shape)
-
-
-@lower("addmv")
-def _(w, n, x, a, v, beta, alpha):
-    _need_float(a)
-    rows, inner = a.shape
-    product = w.view(w.op("mm", [a, w.view(v, (inner, 1))], a.dtype, (rows, 1)), n.shape)
-    product = product if alpha == 1 else product * alpha
-    return product if beta == 0 else (x if beta == 1 else x * beta) + product
-
-
-@lower("dot")
-def _(w, n, a, b):
-    return w.sum(a * b)
-
-
-@lower("_trilinear")
-def _(w, n, a, b, c, expand_a, expand_b, expand_c, sum_dims, _unroll):
-    product = None
-    for x, dims in ((a, expand_a), (b, expand_b), (c, expand_c)):
-        for d in sorted(dims):
-            x = w.unsqueeze(x, d)
-        product = x if product is None else product * x
-    return w.sum(product, sum_dims) if sum_dims else product
+# Weight norm
 
 
 def _all_but(x, dim):

@@ -6,6 +6,8 @@ in schema order, keyword-only ones last, defaults filled in. It returns a Value 
 (None for results that do not exist).
 """
 
+import torch
+
 TABLE = {}
 
 
@@ -24,12 +26,14 @@ def lower(*names):
 
 
 class Types:
-    """Result types of a node."""
+    """Result types of a node, and what a few lowerings want to know of its place in the graph."""
 
-    __slots__ = ("dtype", "shape", "vals")
+    __slots__ = ("check", "dtype", "node", "shape", "vals")
 
-    def __init__(self, vals):
+    def __init__(self, vals, node=None, check=None):
         self.vals = vals
+        self.node = node
+        self.check = check  # name of the function that must fail if this factorisation does
         first = next((v for v in vals if v is not None), None)
         self.dtype = None if first is None else first.dtype
         self.shape = None if first is None else tuple(first.shape)
@@ -41,3 +45,19 @@ class Types:
     def types(self):
         """(dtype, shape) of every result."""
         return [(v.dtype, tuple(v.shape)) for v in self.vals]
+
+    def only_in_backward(self, i):
+        """Whether nothing but gradients looks at result i."""
+        return all(_only_gradients(u) for u in self.node.users if u.args[1] == i)
+
+
+def _only_gradients(node):
+    for user in node.users:
+        if user.target is torch.ops.aten.detach.default:  # saved for the gradient
+            if not _only_gradients(user):
+                return False
+            continue
+        tag = (user.meta.get("custom") or {}).get("tag")
+        if tag is None or not tag.backward:
+            return False
+    return True

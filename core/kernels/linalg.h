@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// Dense factorisations of one matrix, in place, in float or double. Matrices are row-major; a row
+// of n elements has room for pitch<T>(n), what lies behind its end may be read and overwritten.
+// Conventions (pivots, signs of reflectors, what counts as failure) are LAPACK's, so that results
+// are those of eager torch.
+#pragma once
+
+#include <cstdint>
+
+namespace tessera::kernels {
+
+constexpr int64_t kLinalgBlock = 32;  // rows and columns that are factored at a time
+
+// Distance of the rows of an n-column matrix: whole vectors from any start within the row.
+template <typename T>
+constexpr int64_t pitch(int64_t n) {
+  constexpr int64_t width = 64 / sizeof(T);
+  return (n + width - 1) / width * width + width;
+}
+
+template <typename T>
+struct LinalgFns {
+  // Lower triangle of `a` becomes its Cholesky factor; the rest is lost. Returns 0, or the
+  // order of the first leading minor that is not positive. `work` has kLinalgBlock rows of n.
+  int64_t (*cholesky)(T* a, int64_t lda, int64_t n, T* work);
+  // P A = L U with unit L. Row i was exchanged with pivots[i] - 1. Returns 0, or the first k with
+  // U(k, k) = 0, counted from 1.
+  int64_t (*lu)(T* a, int64_t lda, int64_t m, int64_t n, int32_t* pivots, bool pivot);
+  // b := L^-1 b for an n by n lower triangle and n rows of `cols` columns.
+  void (*solve_lower)(const T* l, int64_t ldl, int64_t n, T* b, int64_t ldb, int64_t cols,
+                      bool unit);
+  // Householder QR: R above, reflectors below the diagonal. `work` is one row of n.
+  void (*qr)(T* a, int64_t lda, int64_t m, int64_t n, T* tau, T* work);
+  // q := H(0) ... H(k-1) q, m rows and n columns, reflectors stored as qr() leaves them. With
+  // `identity`, q starts as the identity matrix, which saves half of the work.
+  void (*apply_q)(const T* a, int64_t lda, const T* tau, int64_t k, T* q, int64_t ldq, int64_t m,
+                  int64_t n, bool identity, T* work);
+};
+
+const LinalgFns<float>& linalg_f32();
+const LinalgFns<double>& linalg_f64();
+
+// Eigenvalues, ascending, of the symmetric matrix `a` (both triangles filled, destroyed). `work`
+// has 4 rows of n.
+void eigenvalues(double* a, int64_t lda, int64_t n, double* values, double* work);
+
+// Singular values, descending, of `a` with m >= n (destroyed). With `vectors`, row i of ut (n rows
+// of m) and of vt (n rows of n) are the vectors of value i. `work` has 5 rows of m.
+void singular_values(double* a, int64_t lda, int64_t m, int64_t n, double* values, bool vectors,
+                     double* ut, int64_t ldu, double* vt, int64_t ldv, double* work);
+
+}  // namespace tessera::kernels

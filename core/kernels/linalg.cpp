@@ -67,7 +67,8 @@ double make_reflector(double* v, int64_t n, double& result) {
 }
 
 // Implicit QL steps on a symmetric tridiagonal matrix: d the diagonal, e[i] between i and i + 1.
-void tridiagonal_values(double* d, double* e, int64_t n) {
+// The rotations are applied to the rows of vt.
+void tridiagonal_values(double* d, double* e, int64_t n, double* vt, int64_t ldv) {
   for (int64_t l = 0; l < n; ++l)
     for (int step = 0; step < kMaxSteps; ++step) {
       int64_t m = l;
@@ -93,6 +94,7 @@ void tridiagonal_values(double* d, double* e, int64_t n) {
         p = s * t;
         d[i + 1] = g + p;
         g = c * t - b;
+        if (vt) rotate(vt + (i + 1) * ldv, vt + i * ldv, n, c, s);
       }
       if (i >= l) continue;
       d[l] -= p;
@@ -103,29 +105,48 @@ void tridiagonal_values(double* d, double* e, int64_t n) {
 
 }  // namespace
 
-void eigenvalues(double* a, int64_t lda, int64_t n, double* values, double* work) {
-  double *e = work, *v = work + n, *w = work + 2 * n;
+void eigenvalues(double* a, int64_t lda, int64_t n, double* values, double* vt, int64_t ldv,
+                 double* work) {
+  double *e = work, *w = work + n, *tau = work + 2 * n;
   for (int64_t k = 0; k + 1 < n; ++k) {
     const int64_t rest = n - k - 1;
     values[k] = a[k * lda + k];
-    for (int64_t i = 0; i < rest; ++i) v[i] = a[k * lda + k + 1 + i];
-    const double tau = make_reflector(v, rest, e[k]);
-    if (tau == 0) continue;
+    double* v = a + k * lda + k + 1;  // the reflector stays in the row it clears
+    tau[k] = make_reflector(v, rest, e[k]);
+    if (tau[k] == 0) continue;
     // A := H A H = A - v w^T - w v^T
     double* sub = a + (k + 1) * lda + k + 1;
-    for (int64_t i = 0; i < rest; ++i) w[i] = tau * dot(sub + i * lda, v, rest);
-    add(-0.5 * tau * dot(w, v, rest), v, w, rest);
+    for (int64_t i = 0; i < rest; ++i) w[i] = tau[k] * dot(sub + i * lda, v, rest);
+    add(-0.5 * tau[k] * dot(w, v, rest), v, w, rest);
     for (int64_t i = 0; i < rest; ++i) {
       add(-v[i], w, sub + i * lda, rest);
       add(-w[i], v, sub + i * lda, rest);
     }
   }
-  if (n > 0) {
-    values[n - 1] = a[(n - 1) * lda + n - 1];
-    e[n - 1] = 0;
+  if (n == 0) return;
+  values[n - 1] = a[(n - 1) * lda + n - 1];
+  e[n - 1] = 0;
+  if (vt) {
+    for (int64_t i = 0; i < n; ++i) {
+      std::fill_n(vt + i * ldv, n, 0.0);
+      vt[i * ldv + i] = 1;
+    }
+    for (int64_t k = n - 1; k-- > 0;)
+      if (tau[k] != 0)
+        for (int64_t r = k + 1; r < n; ++r) {
+          double* x = vt + r * ldv + k + 1;
+          const double* v = a + k * lda + k + 1;
+          add(-tau[k] * dot(x, v, n - k - 1), v, x, n - k - 1);
+        }
   }
-  tridiagonal_values(values, e, n);
-  std::sort(values, values + n);
+  tridiagonal_values(values, e, n, vt, ldv);
+  // By selection: vectors move with their values.
+  for (int64_t i = 0; i < n; ++i) {
+    const int64_t best = std::min_element(values + i, values + n) - values;
+    if (best == i) continue;
+    std::swap(values[i], values[best]);
+    if (vt) std::swap_ranges(vt + i * ldv, vt + i * ldv + n, vt + best * ldv);
+  }
 }
 
 namespace {

@@ -35,14 +35,17 @@ struct LinalgFns {
   // `identity`, q starts as the identity matrix, which saves half of the work.
   void (*apply_q)(const T* a, int64_t lda, const T* tau, int64_t k, T* q, int64_t ldq, int64_t m,
                   int64_t n, bool identity, T* work);
+  // a := exp(a), n by n. `work` has 4 n rows of n.
+  void (*exponential)(T* a, int64_t lda, int64_t n, T* work);
 };
 
 const LinalgFns<float>& linalg_f32();
 const LinalgFns<double>& linalg_f64();
 
-// Eigenvalues, ascending, of the symmetric matrix `a` (both triangles filled, destroyed). `work`
-// has 4 rows of n.
-void eigenvalues(double* a, int64_t lda, int64_t n, double* values, double* work);
+// Eigenvalues, ascending, of the symmetric matrix `a` (both triangles filled, destroyed). Unless vt
+// is null, its row i is the vector of value i. `work` has 4 rows of n.
+void eigenvalues(double* a, int64_t lda, int64_t n, double* values, double* vt, int64_t ldv,
+                 double* work);
 
 // Singular values, descending, of `a` with m >= n (destroyed). With `vectors`, row i of ut (n rows
 // of m) and of vt (n rows of n) are the vectors of value i. `work` has 5 rows of m.

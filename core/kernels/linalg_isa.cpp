@@ -163,13 +163,60 @@ void apply_q(const T* a, int64_t lda, const T* tau, int64_t k, T* q, int64_t ldq
   }
 }
 
+// out = x y
+template <typename T>
+TESSERA_INLINE void multiply(const T* x, const T* y, T* out, int64_t ld, int64_t n) {
+  plain_product<T, false>(x, ld, int64_t{1}, y, ld, out, ld, n, whole<T>(n), n);
+}
+
+// Scaling and squaring: the Taylor polynomial of degree 11 is exact to 1e-12 for norms up to 1/2.
+template <typename T>
+void exponential(T* a, int64_t lda, int64_t n, T* work) {
+  T *square = work, *cube = work + n * lda, *sum = cube + n * lda, *next = sum + n * lda;
+  double norm = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    double row = 0;
+    for (int64_t j = 0; j < n; ++j) row += std::abs(static_cast<double>(a[i * lda + j]));
+    norm = norm > row ? norm : row;
+  }
+  int halvings = 0;
+  for (; norm > 0.5 && halvings < 64; norm /= 2) ++halvings;
+  const T scale = static_cast<T>(std::ldexp(1.0, -halvings));
+  for (int64_t i = 0; i < n * lda; ++i) a[i] *= scale;
+  multiply(a, a, square, lda, n);
+  multiply(square, a, cube, lda, n);
+  double factor = 1.0 / 39916800;  // 1 / 11!
+  // Horner in the cube: each step adds three terms.
+  for (int64_t k = 9; k >= 0; k -= 3) {
+    const double c0 = factor * static_cast<double>((k + 2) * (k + 1));
+    for (int64_t i = 0; i < n; ++i) {
+      T *to = sum + i * lda, *x = a + i * lda, *y = square + i * lda, *z = next + i * lda;
+      for (int64_t j = 0; j < n; ++j)
+        to[j] = (k == 9 ? T(0) : z[j]) + static_cast<T>(c0) * (i == j) +
+                static_cast<T>(factor * static_cast<double>(k + 2)) * x[j] +
+                static_cast<T>(factor) * y[j];
+    }
+    if (k > 0) {
+      multiply(sum, cube, next, lda, n);
+      factor = c0 * static_cast<double>(k);
+    }
+  }
+  for (; halvings > 0; --halvings) {
+    multiply(sum, sum, next, lda, n);
+    T* t = sum;
+    sum = next;
+    next = t;
+  }
+  std::memcpy(a, sum, static_cast<size_t>(n * lda) * sizeof(T));
+}
+
 }  // namespace
 
 extern const LinalgFns<float> linalg_table_f32;
 extern const LinalgFns<double> linalg_table_f64;
-const LinalgFns<float> linalg_table_f32{cholesky<float>, lu<float>, solve_lower<float>, qr<float>,
-                                        apply_q<float>};
-const LinalgFns<double> linalg_table_f64{cholesky<double>, lu<double>, solve_lower<double>,
-                                         qr<double>, apply_q<double>};
+const LinalgFns<float> linalg_table_f32{cholesky<float>, lu<float>,      solve_lower<float>,
+                                        qr<float>,       apply_q<float>, exponential<float>};
+const LinalgFns<double> linalg_table_f64{cholesky<double>, lu<double>,      solve_lower<double>,
+                                         qr<double>,       apply_q<double>, exponential<double>};
 
 }  // namespace tessera::kernels::TESSERA_ISA

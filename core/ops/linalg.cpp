@@ -317,28 +317,30 @@ void fail_not_finite(const RunCtx& c, const char* name, int64_t b, bool batched)
            name, item_text(b, batched));
 }
 
-// Values only, always in double: the `float` form is never asked for.
+// Spectra are always worked out in double, for either T.
 struct EigenBody {
   static constexpr bool kMayFail = true;
   template <typename T>
   static int64_t bytes(const StepDesc& d) {
     const int64_t n = rows_of(in(d, 0));
-    return matrix_bytes<double>(n + 5, n);
+    return matrix_bytes<double>(2 * n + 5, n);
   }
   template <typename T>
   static void run(const RunCtx& c, const StepDesc& d, int64_t b, bool batched, T* scratch) {
     auto* a = reinterpret_cast<double*>(scratch);
     Matrix x = matrix_of(c, in(d, 0), b);
     if (!finite(x)) return fail_not_finite(c, "linalg.eigh", b, batched);
+    const bool vectors = d.outputs.size() == 2;
     const int64_t n = x.rows, ld = kernels::pitch<double>(n);
     if (d.args.boolean(1)) x = x.t();
     for (int64_t i = 0; i < n; ++i)
       for (int64_t j = 0; j <= i; ++j)
         a[i * ld + j] = a[j * ld + i] = static_cast<double>(x.at[i * x.rs + j * x.cs]);
-    double *values = a + n * ld, *work = values + ld;
-    kernels::eigenvalues(a, ld, n, values, work);
+    double *values = a + n * ld, *work = values + ld, *vt = work + 4 * ld;
+    kernels::eigenvalues(a, ld, n, values, vectors ? vt : nullptr, ld, work);
     const auto out = vector_of<float>(c, d.outputs[0], b);
     for (int64_t i = 0; i < n; ++i) out[i] = static_cast<float>(values[i]);
+    if (vectors) save(vt, ld, matrix_of(c, d.outputs[1], b).t());
   }
 };
 
@@ -370,6 +372,23 @@ struct SvdBody {
     // x^T = V S U^T: of a wide matrix the two change places.
     save(ut, ldu, wide ? vh : u.t());
     save(vt, lda, wide ? u.t() : vh);
+  }
+};
+
+struct ExponentialBody {
+  static constexpr bool kMayFail = false;
+  template <typename T>
+  static int64_t bytes(const StepDesc& d) {
+    const int64_t n = rows_of(in(d, 0));
+    return 5 * matrix_bytes<T>(n, n);
+  }
+  template <typename T>
+  static void run(const RunCtx& c, const StepDesc& d, int64_t b, bool, T* a) {
+    const Matrix x = matrix_of(c, in(d, 0), b);
+    const int64_t ld = kernels::pitch<T>(x.cols);
+    load(x, a, ld);
+    fns<T>().exponential(a, ld, x.rows, a + x.rows * ld);
+    save(a, ld, matrix_of(c, d.outputs[0], b));
   }
 };
 
@@ -422,7 +441,7 @@ std::vector<TensorType> infer_linalg(const Graph& g, const Node& n) {
   const auto r = static_cast<size_t>(a.rank());
   const int64_t rows = a.shape[r - 2], cols = a.shape[r - 1], k = std::min(rows, cols);
   const bool square = n.op == Op::Cholesky || n.op == Op::LuSolve || n.op == Op::SolveTriangular ||
-                      n.op == Op::Eigvalsh;
+                      n.op == Op::Eigh || n.op == Op::MatrixExp;
   user_check(!square || rows == cols, "{}: matrices must be square, these are {} by {}",
              op_text(n.op), rows, cols);
   const Dims batch(a.shape.begin(), a.shape.end() - 2);
@@ -442,8 +461,11 @@ std::vector<TensorType> infer_linalg(const Graph& g, const Node& n) {
       return {{DType::F32, g.type(n.arg_value(1)).shape, {}}};
     case Op::Geqrf:
       return {with({rows, cols}), with({k})};
-    case Op::Eigvalsh:
-      return {with({rows})};
+    case Op::MatrixExp:
+      return {with({rows, cols})};
+    case Op::Eigh:
+      if (n.results.size() == 1) return {with({rows})};
+      return {with({rows}), with({rows, rows})};
     case Op::SvdThin:
       if (n.results.size() == 1) return {with({k})};
       return {with({rows, k}), with({k}), with({k, cols})};
@@ -475,8 +497,11 @@ Work work_linalg(const Graph& g, const Node& n) {
     case Op::LuSolve:
       flops = 2 * k * k * columns(2);
       break;
-    case Op::Eigvalsh:
-      flops = 4 * k * k * k / 3;
+    case Op::MatrixExp:
+      flops = 16 * k * k * k;
+      break;
+    case Op::Eigh:
+      flops = (n.results.size() == 1 ? 4 : 13) * k * k * k / 3;
       break;
     case Op::SvdThin:
       flops = (n.results.size() == 1 ? 4 : 14) * k * k * outer;
@@ -507,7 +532,9 @@ KernelPtr make_linalg(const StepDesc& d) {
       return make_batch<TriangularBody>(d, items_of(out, 2), size);
     case Op::Geqrf:
       return make_batch<QrBody>(d, items, size);
-    case Op::Eigvalsh:
+    case Op::MatrixExp:
+      return make_batch<ExponentialBody>(d, items, size);
+    case Op::Eigh:
       return make_batch<EigenBody>(d, items, size);
     case Op::SvdThin:
       return make_batch<SvdBody>(d, items, size);

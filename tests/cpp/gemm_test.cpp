@@ -273,6 +273,52 @@ TEST_CASE("gemm: epilogue runs once on every element, also in place") {
       }
 }
 
+// Integers wrap around, which any order of additions does alike.
+template <typename T>
+void check_integers(DType dtype) {
+  for (const Shape& s : {Shape{1, 1, 1, 1},
+                         {2, 5, 7, 3},
+                         {3, 33, 70, 40},
+                         {1, 1, 129, 64},
+                         {1, 200, 1, 9},
+                         {2, 4, 5, 0}})
+    for (int form = 0; form < 8; ++form)
+      for (int threads : {1, 2}) {
+        CAPTURE(name_of(dtype));
+        CAPTURE(s.m);
+        CAPTURE(s.n);
+        CAPTURE(form);
+        Buffer a = matrix(s.batch, s.m, s.k, form & 1, dtype),
+               b = matrix(s.batch, s.k, s.n, form & 2, dtype),
+               c = matrix(s.batch, s.m, s.n, form & 4, dtype);
+        std::mt19937_64 gen(7);
+        for (Buffer* t : {&a, &b})
+          for (std::byte& byte : t->memory) byte = static_cast<std::byte>(gen());
+        StepDesc desc;
+        desc.op = Op::Bmm;
+        run_step(make_matmul, desc, {&a, &b}, {&c}, threads);
+        bool equal = true;
+        for (int64_t q = 0; q < s.batch; ++q)
+          for (int64_t i = 0; i < s.m; ++i)
+            for (int64_t j = 0; j < s.n; ++j) {
+              uint64_t sum = 0;
+              for (int64_t k = 0; k < s.k; ++k)
+                sum += static_cast<uint64_t>(a.at<T>({q, i, k})) *
+                       static_cast<uint64_t>(b.at<T>({q, k, j}));
+              equal = equal && c.at<T>({q, i, j}) == static_cast<T>(sum);
+            }
+        CHECK(equal);
+      }
+}
+
+TEST_CASE("matmul of integers wraps around as torch's does") {
+  check_integers<int64_t>(DType::I64);
+  check_integers<int32_t>(DType::I32);
+  check_integers<int16_t>(DType::I16);
+  check_integers<int8_t>(DType::I8);
+  check_integers<uint8_t>(DType::U8);
+}
+
 TEST_CASE("random: uniform numbers, independent between keys, streams and neighbours") {
   const int n = 1 << 18;
   bool in_range = true;

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ATen ops that are taken apart while tracing, because they hide a write.
+"""ATen ops that are taken apart while tracing, because they hide a write or cannot be traced.
 
 All other composite ops are lowered when the text is written (lower_*.py): that costs no tracing.
 """
@@ -23,6 +23,16 @@ def _native_batch_norm(x, weight, bias, mean, var, training, momentum, eps):
     return out, save_mean, save_rstd
 
 
+def _random_from(x, low, high=None, *, generator=None):
+    """torch.fx cannot write the name of this overload, `from`, as Python."""
+    if high is None:
+        if x.dtype.is_floating_point:
+            high = round(2 / torch.finfo(x.dtype).eps) + 1
+        else:
+            high = 2 if x.dtype is torch.bool else min(torch.iinfo(x.dtype).max, 2**63 - 2) + 1
+    return x.copy_(aten.randint_like.low_dtype(x, low, high))
+
+
 _table = None
 
 
@@ -30,5 +40,8 @@ def trace_table():
     """Decompositions for make_fx."""
     global _table
     if _table is None:
-        _table = {aten.native_batch_norm.default: _native_batch_norm}
+        _table = {
+            aten.native_batch_norm.default: _native_batch_norm,
+            getattr(aten.random_, "from"): _random_from,
+        }
     return _table

@@ -375,18 +375,25 @@ def _(w, n, a, mode):
     return [_orthogonal(w, packed, tau, n.shape[-1]), r]
 
 
+@lower("linalg_matrix_exp")
+def _(w, n, a):
+    _need_f32(a)
+    return w.op("linalg_matrix_exp", [a], torch.float32, a.shape)
+
+
 # Spectra. Vectors are unique up to their sign only: they are torch's own unless nothing but a
 # gradient, which does not depend on the sign, looks at them.
 
 
 @lower("_linalg_eigh")
 def _(w, n, a, uplo, compute_v):
-    if compute_v:
-        raise MissingRow("eigenvectors")
     _need_f32(a)
-    upper = uplo.upper() == "U"
-    values = w.op("eigvalsh", [a, upper], torch.float32, n.shape)
-    return [values, w.full(0, *n.type(1))]
+    args = [a, uplo.upper() == "U"]
+    if not compute_v:
+        return [w.op("eigh", args, torch.float32, n.shape), w.full(0, *n.type(1))]
+    if n.only_in_backward(1):
+        return list(w.ops("eigh", args, n.types()))
+    raise MissingRow("eigenvectors")
 
 
 def _svd(w, a):

@@ -122,23 +122,33 @@ def _(w, n, x, *rest):
 # Integers
 
 
-def _word(w, shape, bits):
-    """Random non-negative integers of up to 64 bits (of 64, any integer)."""
-    parts = [w.cast(w.uniform(torch.float32, shape) * 2.0**24, torch.int64) for _ in range(3)]
-    low = w.pointwise("div_floor", parts[2], 1 << (72 - bits))
-    return parts[0] * (1 << (bits - 24)) + parts[1] * (1 << (bits - 48)) + low
+def _words(w, shape):
+    """Three random integers of 24 bits."""
+    return [w.cast(w.uniform(torch.float32, shape) * 2.0**24, torch.int64) for _ in range(3)]
+
+
+def _share(w, shape, span):
+    """Random integers below a span of up to 2**63: a fraction of 62 bits times the span."""
+    first, second, third = _words(w, shape)
+    high = first * 2**7 + w.pointwise("div_floor", third, 2**17)
+    low = second * 2**7 + w.pointwise("remainder", third, 2**7)
+    upper, lower_ = divmod(span, 2**31)
+    whole = high * upper
+    for part in (high * lower_, low * upper):
+        whole = whole + w.pointwise("div_floor", part, 2**31)
+    return whole
 
 
 def _integers(w, n, low, span):
     """low, low + 1, ... low + span - 1, each equally likely."""
     if span <= 2**20:
         whole = w.cast((w.uniform(torch.float32, n.shape) * float(span)).floor(), torch.int64)
-    elif span <= 2**62:
-        whole = w.pointwise("remainder", _word(w, n.shape, 63), span)
-    elif span == 2**63:
-        whole = _word(w, n.shape, 63)
+    elif span <= 2**63:
+        whole = _share(w, n.shape, span)
     elif span == 2**64:
-        whole, low = _word(w, n.shape, 64), 0
+        first, second, third = _words(w, n.shape)
+        whole = first * 2**40 + second * 2**16 + w.pointwise("div_floor", third, 2**8)
+        low = 0
     else:
         raise MissingRow("random integers of an odd and very wide range")
     return w.cast(whole + low if low else whole, n.dtype)

@@ -11,6 +11,7 @@ import pathlib
 import re
 from dataclasses import dataclass, field
 
+import ir_recurrent
 import torch
 
 OPS_DIR = pathlib.Path(__file__).resolve().parent.parent / "core" / "ops"
@@ -353,6 +354,7 @@ EVALUATE = {
     "conv_weight_grad": _conv_grad(1),
     "sdpa": _sdpa,
     "sdpa_backward": _sdpa_backward,
+    **ir_recurrent.EVALUATE,
     "sum": _reduce(lambda x, d, k: x.sum(d, k) if x.dim() else x.clone()),
     "mean": _reduce(lambda x, d, k: x.mean(d, k) if x.dim() else x.clone()),
     "amax": _reduce(torch.amax),

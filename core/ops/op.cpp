@@ -23,6 +23,7 @@ enum class Family {
   softmax,
   loss,
   attention,
+  recurrent,
   reduce,
   scan,
   sort,

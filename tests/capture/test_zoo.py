@@ -171,6 +171,30 @@ class Recurrent(nn.Module):
         return self.rnn(v)[0]
 
 
+class RecurrentStates(nn.Module):
+    def __init__(self, kind):
+        super().__init__()
+        self.rnn, self.scale = kind(3, 5), nn.Parameter(torch.ones(5))
+
+    def forward(self, v, *states):
+        states = [s * self.scale for s in states]
+        return self.rnn(v, tuple(states) if len(states) == 2 else states[0])
+
+
+class Packed(nn.Module):
+    def __init__(self, kind, sorted_lengths=True, **kwargs):
+        super().__init__()
+        self.rnn = kind(3, 5, **kwargs)
+        self.lengths = [5, 4, 2] if sorted_lengths else [2, 5, 4]
+
+    def forward(self, v):
+        packed = nn.utils.rnn.pack_padded_sequence(
+            v, self.lengths, enforce_sorted=self.lengths[0] == 5
+        )
+        y, final = self.rnn(packed)
+        return nn.utils.rnn.pad_packed_sequence(y)[0], final
+
+
 class Mha(nn.Module):
     def __init__(self, **kwargs):
         super().__init__()
@@ -307,7 +331,23 @@ ZOO = {
     "rnn": lambda: (Recurrent(nn.RNN), (x(2, 3, 3),)),
     "lstm": lambda: (Recurrent(nn.LSTM, num_layers=2), (x(2, 3, 3),)),
     "lstm_bidirectional": lambda: (Recurrent(nn.LSTM, bidirectional=True), (x(2, 3, 3),)),
+    "rnn_relu": lambda: (Recurrent(nn.RNN, nonlinearity="relu", bias=False), (x(2, 3, 3),)),
+    "lstm_projected": lambda: (Recurrent(nn.LSTM, proj_size=2, num_layers=2), (x(2, 4, 3),)),
+    "lstm_states": lambda: (RecurrentStates(nn.LSTM), (x(4, 2, 3), x(1, 2, 5), x(1, 2, 5))),
+    "lstm_unbatched": lambda: (Recurrent(nn.LSTM), (x(4, 3),)),
+    "lstm_packed": lambda: (Packed(nn.LSTM, bidirectional=True), (x(5, 3, 3),)),
+    "lstm_packed_projected": lambda: (Packed(nn.LSTM, proj_size=2), (x(5, 3, 3),)),
     "gru": lambda: (Recurrent(nn.GRU), (x(2, 3, 3),)),
+    "gru_layers": lambda: (
+        Recurrent(nn.GRU, num_layers=2, bidirectional=True, bias=False),
+        (x(2, 3, 3),),
+    ),
+    "gru_states": lambda: (RecurrentStates(nn.GRU), (x(4, 2, 3), x(1, 2, 5))),
+    "gru_packed": lambda: (Packed(nn.GRU, num_layers=2), (x(5, 3, 3),)),
+    "gru_packed_unsorted": lambda: (Packed(nn.GRU, sorted_lengths=False), (x(5, 3, 3),)),
+    "rnn_packed": lambda: (Packed(nn.RNN, bidirectional=True), (x(5, 3, 3),)),
+    "gru_cell": lambda: (nn.GRUCell(3, 4), (x(2, 3),)),
+    "rnn_cell": lambda: (nn.RNNCell(3, 4), (x(2, 3),)),
     "lstm_cell": lambda: (nn.LSTMCell(3, 4), (x(2, 3),)),
     "mha": lambda: (Mha(), (x(2, 5, 8),)),
     "mha_masked": lambda: (Mha(), (x(2, 5, 8), torch.zeros(5, 5).masked_fill(~MASK, -1e9))),

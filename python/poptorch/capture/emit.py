@@ -11,6 +11,7 @@ from . import (  # noqa: F401
     lower_loss,
     lower_pointwise,
     lower_random,
+    lower_recurrent,
     lower_reduce,
     lower_shape,
     lower_sort,

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 from . import _torch_private as private
-from . import constants, library, state
+from . import constants, library, recurrent, state
 from .errors import data_dependent, make_error, user_frame
 
 _VALUE_READS = {
@@ -177,13 +177,6 @@ def _gaussian_nll_loss(mode, func, args, kwargs):
     return run(*args, **kwargs)
 
 
-def _lengths(value, like):
-    if isinstance(value, torch.Tensor):
-        return value, constants.value_of(value)
-    known = torch.tensor(list(value), dtype=torch.int64)
-    return known, known
-
-
 def _ctc_loss(mode, func, args, kwargs):
     def run(
         log_probs,
@@ -195,17 +188,19 @@ def _ctc_loss(mode, func, args, kwargs):
         zero_infinity=False,
     ):
         reduction = {0: "none", 1: "mean", 2: "sum"}.get(reduction, reduction)
-        input_lengths, _ = _lengths(input_lengths, log_probs)
-        target_lengths, known = _lengths(target_lengths, log_probs)
+        known = mode.session.known_numbers(target_lengths)
+        input_lengths, target_lengths = (
+            n if isinstance(n, torch.Tensor) else torch.tensor(list(n), dtype=torch.int64)
+            for n in (input_lengths, target_lengths)
+        )
         batched = log_probs.dim() == 3
         if not batched:
             log_probs = log_probs.unsqueeze(1)
             input_lengths = input_lengths.reshape(1)
             target_lengths = target_lengths.reshape(1)
         longest = targets.shape[-1]
-        if targets.dim() == 1 and isinstance(known, torch.Tensor) and known.numel():
-            if type(known) is torch.Tensor:
-                longest = max(known.tolist())
+        if targets.dim() == 1 and known:
+            longest = max(known)
         loss = library.CtcLoss.apply(
             log_probs, targets, input_lengths, target_lengths, blank, zero_infinity, longest
         )
@@ -218,6 +213,15 @@ def _ctc_loss(mode, func, args, kwargs):
         return loss if batched else loss.squeeze(0)
 
     return run(*args, **kwargs)
+
+
+def _made_from_list(mode, func, args, kwargs):
+    """Lists of numbers stay known as such: they may be lengths that shape the program."""
+    out = func(*args, **kwargs)
+    data = args[0] if args else kwargs.get("data")
+    if isinstance(data, (list, tuple)) and all(type(n) is int for n in data):
+        mode.session.remember_numbers(out, list(data))
+    return out
 
 
 def _value_read(mode, func, args, kwargs):
@@ -343,6 +347,9 @@ HANDLERS = {
     **dict.fromkeys(
         (torch.index_fill, torch.Tensor.index_fill, torch.Tensor.index_fill_), _index_fill
     ),
+    torch.tensor: _made_from_list,
+    torch.as_tensor: _made_from_list,
+    **recurrent.HANDLERS,
     **dict.fromkeys(_VALUE_READS, _value_read),
     **dict.fromkeys(_NORM_ARGUMENTS, _norm_in_input_type),
     **dict.fromkeys(

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the forward and the backward kernels of recurrent layers share: sizes, which rows a time
+// step has, how a team divides a layer, and products with packed weights.
+#pragma once
+
+#include <algorithm>
+#include <functional>
+#include <utility>
+#include <vector>
+
+#include "kernels/gemm.h"
+#include "kernels/recurrent.h"
+#include "ops/kernel.h"
+
+namespace tessera {
+
+// One layer in one direction. A batch is a tensor [steps, batch, ...] or, if packed, [rows, ...]
+// with the sizes of the steps, which never grow.
+struct Layer {
+  kernels::Cell cell = kernels::Cell::kLstm;
+  int64_t batch = 0, hidden = 0, width = 0;  // width: of the hidden state, less with projection
+  bool reverse = false, projected = false;
+  std::vector<int64_t> sizes, first;  // rows of each step, and the number of rows before them
+
+  int64_t steps() const { return static_cast<int64_t>(sizes.size()); }
+  int64_t rows() const { return first.back() + sizes.back(); }
+  int64_t gates() const {
+    return cell == kernels::Cell::kLstm ? 4 : cell == kernels::Cell::kGru ? 3 : 1;
+  }
+  // A step in the order of computation.
+  int64_t time(int64_t k) const { return reverse ? steps() - 1 - k : k; }
+  // Rows of step k that go on from the step before; the others begin with the initial state.
+  int64_t continuing(int64_t k) const {
+    return k == 0 ? 0 : std::min(sizes[time(k)], sizes[time(k - 1)]);
+  }
+};
+
+// Argument positions of an op of the family.
+struct RecurrentArgs {
+  size_t rows, w_hh, w_hr, sizes;  // `rows` is a tensor with one entry per row; w_hr 0: none
+};
+RecurrentArgs recurrent_args(Op op);
+// `shape_of(arg)` gives the shape of an operand, empty if it is absent.
+Layer layer_of(Op op, const Args& args, const std::function<Dims(size_t)>& shape_of);
+Layer layer_of(const StepDesc& d);
+
+KernelPtr make_recurrent_forward(const StepDesc& d);
+KernelPtr make_recurrent_backward(const StepDesc& d);
+
+// A thread's part of every step: all rows and some units, with a barrier between steps, or some
+// rows and all units without one.
+struct Part {
+  int64_t row0, row1, unit0, unit1, out0, out1;  // `out`: range of the hidden state
+};
+bool split_by_rows(const Layer& l, int threads);
+Part part_of(const Layer& l, const RunCtx& c);
+bool too_small_to_share(const Layer& l);
+
+// Leading dimension that neither wastes much nor maps the rows of a tile to the same cache lines.
+inline int64_t padded(int64_t n) {
+  return (n + 15) / 16 * 16 + 16;
+}
+
+// Weights [k][lanes] in panels of one register tile; element (lane, k) is at lane * l + k * k_.
+class PackedWeights {
+ public:
+  PackedWeights() = default;
+  PackedWeights(int64_t lanes, int64_t k) : lanes_(lanes), k_(k) {}
+  int64_t floats() const { return (lanes_ + tile() - 1) / tile() * tile() * k_; }
+  // Lanes [begin, end), begin a multiple of the tile.
+  void pack(const float* w, int64_t lane_stride, int64_t k_stride, int64_t begin, int64_t end,
+            float* to) const {
+    if (begin < end)
+      kernels::gemm_kernels().pack_lanes(w + begin * lane_stride, lane_stride, k_stride,
+                                         end - begin, k_, to + begin * k_, k_ * tile());
+  }
+  // c[i][lane - begin] (+)= sum_k x[i][k] * w[lane][k]
+  void product(const float* packed, const float* x, int64_t x_row, int64_t rows, int64_t begin,
+               int64_t end, float* c, int64_t c_row, bool accumulate) const {
+    if (rows <= 0 || begin >= end) return;
+    const kernels::GemmKernels& g = kernels::gemm_kernels();
+    kernels::GemmBlock b;
+    b.r = x, b.r_stride = x_row, b.rk_stride = 1;
+    b.l = packed + begin * k_, b.l_panel = k_ * tile();
+    b.c = c, b.ldc = c_row;
+    b.rows = rows, b.lanes = end - begin, b.k = k_;
+    b.tile_rows = b.lanes <= g.vector ? g.tall_rows : g.tile_rows;
+    b.accumulate = accumulate;
+    g.block(b);
+  }
+  static int64_t tile() { return kernels::gemm_kernels().tile_lanes; }
+
+ private:
+  int64_t lanes_ = 0, k_ = 0;
+};
+
+}  // namespace tessera

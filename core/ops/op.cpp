@@ -32,6 +32,7 @@ enum class Family {
   join,
   linalg,
   random,
+  resample,
   composite,
   fused,
   host

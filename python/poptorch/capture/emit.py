@@ -15,6 +15,7 @@ from . import (  # noqa: F401
     lower_reduce,
     lower_shape,
     lower_sort,
+    lower_spatial,
     lower_special,
     lower_structured,
 )

@@ -224,24 +224,6 @@ def _(w, n, x, shifts, dims):
     return w.view(x, shape)
 
 
-@lower("pixel_shuffle")
-def _(w, n, x, r):
-    *lead, c, height, width = x.shape
-    k = len(lead)
-    x = w.view(x, (*lead, c // (r * r), r, r, height, width))
-    x = w.permute(x, [*range(k), k, k + 3, k + 1, k + 4, k + 2])
-    return w.view(x, n.shape)
-
-
-@lower("pixel_unshuffle")
-def _(w, n, x, r):
-    *lead, c, height, width = x.shape
-    k = len(lead)
-    x = w.view(x, (*lead, c, height // r, r, width // r, r))
-    x = w.permute(x, [*range(k), k, k + 2, k + 4, k + 1, k + 3])
-    return w.view(x, n.shape)
-
-
 # Joins
 
 

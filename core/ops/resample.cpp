@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+// resample(x, mode, size, align_corners, numbers): the last size.size() dims mapped to `size` by
+// upsampling or padding, and resample_backward(gy, ...) with the size of x. See kernels/resample.h.
+#include "kernels/resample.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "ops/convolution.h"
+#include "ops/registry.h"
+
+namespace tessera {
+namespace {
+
+using kernels::AxisMap;
+
+// Elements written below which a second thread costs more than it saves.
+constexpr int64_t kSmall = 8 * 1024;
+
+// One map per spatial dim, outermost first, from the operand's to the result's extents.
+std::vector<AxisMap> axis_maps(Op op, const Args& args, const Dims& from, const Dims& to) {
+  const auto mode = kernels::map_mode(args.text(1));
+  const size_t spatial = args.ints(2).size();
+  const auto& numbers = args.at(4).list;
+  user_check(numbers.size() == spatial && from.size() == to.size() && from.size() >= spatial,
+             "[resample] {} numbers for {} spatial dims", numbers.size(), spatial);
+  const bool back = op == Op::ResampleGrad;
+  std::vector<AxisMap> maps;
+  for (size_t i = 0; i < spatial; ++i) {
+    const int64_t a = from[from.size() - spatial + i], b = to[to.size() - spatial + i];
+    AxisMap m = kernels::axis_map(mode, back ? b : a, back ? a : b, args.boolean(3),
+                                  numbers[i].number(), back);
+    maps.push_back(back ? kernels::transposed(m) : std::move(m));
+  }
+  return maps;
+}
+
+// Dense with the dims `spatial` innermost but for `inner`, which is -1 or one of two leading dims.
+bool dense_with_inner(const TensorRef& t, int spatial, int inner) {
+  const int rank = static_cast<int>(t.shape.size());
+  if (inner < 0) return t.contiguous();
+  if (rank != spatial + 2) return false;
+  std::vector<int> order{inner};
+  for (int d = rank - 1; d >= 0; --d)
+    if (d != inner) order.push_back(d);
+  return is_dense_in_order(t, order);
+}
+
+// By the definition, for any strides: every output looks at the product of its taps.
+template <typename T>
+class ResampleReference final : public Kernel {
+ public:
+  ResampleReference(const StepDesc& d, std::vector<AxisMap> maps)
+      : x_(d.inputs[d.args.operand(0)]), y_(d.outputs[0]), maps_(std::move(maps)) {}
+  void run(const RunCtx& c) const override {
+    const T* x = c.ptr<T>(x_);
+    T* y = c.ptr<T>(y_);
+    const size_t lead = y_.shape.size() - maps_.size();
+    const auto [begin, end] = thread_range(c, y_.count());
+    for (int64_t k = begin; k < end; ++k) {
+      int64_t rest = k, to = 0, from = 0;
+      int64_t at[16] = {};
+      for (size_t i = y_.shape.size(); i-- > 0;) {
+        at[i] = rest % y_.shape[i];
+        rest /= y_.shape[i];
+        to += at[i] * y_.strides[i];
+        if (i < lead) from += at[i] * x_.strides[i];
+      }
+      y[to] = sum(x + from, at + lead, lead, 0);
+    }
+  }
+
+ private:
+  T sum(const T* x, const int64_t* at, size_t lead, size_t axis) const {
+    if (axis == maps_.size()) return *x;
+    const AxisMap& m = maps_[axis];
+    T total = 0;
+    for (int32_t t = m.begin[at[axis]]; t < m.begin[at[axis] + 1]; ++t)
+      total += static_cast<T>(m.weight[t]) *
+               sum(x + m.index[t] * x_.strides[lead + axis], at, lead, axis + 1);
+    return total;
+  }
+  TensorRef x_, y_;
+  std::vector<AxisMap> maps_;
+};
+
+class ResampleKernel final : public Kernel {
+ public:
+  ResampleKernel(const StepDesc& d, std::vector<AxisMap> maps, int inner_dim)
+      : x_(d.inputs[d.args.operand(0)]), y_(d.outputs[0]), row_(std::move(maps.back())) {
+    maps.pop_back();
+    bytes_ = size_of(y_.dtype);
+    const size_t lead = y_.shape.size() - maps.size() - 1;
+    planes_ = 1;
+    for (size_t i = 0; i < lead; ++i) planes_ *= y_.shape[i];
+    if (inner_dim >= 0) {
+      inner_ = y_.shape[inner_dim];
+      planes_ /= inner_;
+    }
+    plan_ = kernels::row_plan(row_);
+    // Rows of the result by the rows of the operand they add up.
+    offsets_.push_back({});
+    weights_.push_back({});
+    offsets_[0].push_back(0);
+    weights_[0].push_back(1.0f);
+    int64_t rows = 1;
+    for (const AxisMap& m : maps) {
+      std::vector<std::vector<int64_t>> offsets;
+      std::vector<std::vector<float>> weights;
+      for (size_t r = 0; r < offsets_.size(); ++r)
+        for (int64_t o = 0; o < m.out; ++o) {
+          offsets.push_back({});
+          weights.push_back({});
+          for (size_t k = 0; k < offsets_[r].size(); ++k)
+            for (int32_t t = m.begin[o]; t < m.begin[o + 1]; ++t) {
+              offsets.back().push_back(offsets_[r][k] * m.in + m.index[t]);
+              weights.back().push_back(weights_[r][k] * m.weight[t]);
+            }
+        }
+      offsets_ = std::move(offsets);
+      weights_ = std::move(weights);
+      rows *= m.in;
+    }
+    for (auto& list : offsets_)
+      for (int64_t& o : list) o *= row_.in * inner_;
+    x_plane_ = rows * row_.in * inner_;
+    moves_ = !is_float(y_.dtype);
+  }
+
+  bool single_thread() const override { return y_.count() < kSmall; }
+  int64_t scratch_bytes(int threads) const override { return threads * row_bytes(); }
+  void run(const RunCtx& c) const override {
+    const kernels::ResampleKernels& k = kernels::resample_kernels();
+    const auto rows = static_cast<int64_t>(offsets_.size());
+    const auto [begin, end] = thread_range(c, planes_ * rows);
+    auto* sum = reinterpret_cast<float*>(c.scratch + c.thread * row_bytes());
+    const auto* x = c.ptr<std::byte>(x_);
+    const int64_t out_bytes = row_.out * inner_ * bytes_;
+    std::byte* to = c.ptr<std::byte>(y_) + begin * out_bytes;
+    for (int64_t unit = begin; unit < end; ++unit, to += out_bytes) {
+      const int64_t r = unit % rows;
+      const auto& offsets = offsets_[r];
+      const auto& weights = weights_[r];
+      const std::byte* plane = x + unit / rows * x_plane_ * bytes_;
+      if (unit > begin && r > 0 && offsets == offsets_[r - 1] && weights == weights_[r - 1]) {
+        std::memcpy(to, to - out_bytes, out_bytes);
+        continue;
+      }
+      if (moves_) {
+        move_row(plane + offsets[0] * bytes_, to);
+        continue;
+      }
+      const float* row = sum;
+      if (offsets.size() == 1 && weights[0] == 1.0f && y_.dtype == DType::F32)
+        row = reinterpret_cast<const float*>(plane) + offsets[0];
+      else
+        k.add_rows(y_.dtype, plane, offsets.data(), weights.data(),
+                   static_cast<int>(offsets.size()), row_.in * inner_, sum);
+      if (inner_ == 1)
+        k.spread(y_.dtype, plan_, row, to);
+      else
+        k.spread_inner(y_.dtype, row_, row, inner_, to);
+    }
+  }
+
+ private:
+  int64_t row_bytes() const { return (row_.in * inner_ * 4 + 63) / 64 * 64; }
+
+  template <typename T>
+  void move_elements(const std::byte* from, std::byte* to) const {
+    const T* x = reinterpret_cast<const T*>(from);
+    T* y = reinterpret_cast<T*>(to);
+    for (int64_t o = 0; o < row_.out; ++o) y[o] = x[row_.index[o]];
+  }
+  void move_row(const std::byte* from, std::byte* to) const {
+    const int64_t n = inner_ * bytes_;
+    switch (n) {
+      case 1:
+        return move_elements<uint8_t>(from, to);
+      case 2:
+        return move_elements<uint16_t>(from, to);
+      case 4:
+        return move_elements<uint32_t>(from, to);
+      case 8:
+        return move_elements<uint64_t>(from, to);
+      default:
+        for (int64_t o = 0; o < row_.out; ++o)
+          std::memcpy(to + o * n, from + row_.index[o] * n, n);
+    }
+  }
+
+  TensorRef x_, y_;
+  AxisMap row_;
+  kernels::RowPlan plan_;
+  std::vector<std::vector<int64_t>> offsets_;  // per result row: elements from the plane's start
+  std::vector<std::vector<float>> weights_;
+  int64_t planes_ = 1, inner_ = 1, x_plane_ = 0, bytes_ = 4;
+  bool moves_ = false;  // elements are moved, not added
+};
+
+}  // namespace
+
+std::vector<TensorType> infer_resample(const Graph& g, const Node& n) {
+  const TensorType& x = g.type(n.arg_value(0));
+  const Dims size = n.args.ints(2);
+  user_check(!size.empty() && size.size() <= x.shape.size() && size.size() <= 3,
+             "[resample] {} spatial dims of a tensor with {}", size.size(), x.rank());
+  TensorType y{x.dtype, x.shape, {}};
+  std::copy(size.begin(), size.end(), y.shape.end() - static_cast<int64_t>(size.size()));
+  for (int64_t s : size) user_check(s >= 0, "[resample] negative size");
+  return {y};
+}
+
+Work work_resample(const Graph& g, const Node& n) {
+  const TensorType& x = g.type(n.arg_value(0));
+  const TensorType& y = g.type(n.results[0]);
+  Work work{.kind = WorkKind::kCopy, .bytes = x.bytes() + y.bytes()};
+  if (x.count() == 0 || y.count() == 0) return work;
+  int64_t flops = y.count();
+  bool adds = false;
+  for (const AxisMap& m : axis_maps(n.op, n.args, x.shape, y.shape)) {
+    adds |= !m.picks();
+    const auto taps = static_cast<int64_t>(m.index.size());
+    flops = std::max(flops, y.count() / m.out * taps);
+  }
+  if (adds) work.kind = WorkKind::kReduce, work.flops = 2 * flops;
+  return work;
+}
+
+KernelPtr make_resample(const StepDesc& d) {
+  const TensorRef &x = d.inputs[d.args.operand(0)], &y = d.outputs[0];
+  if (y.count() == 0) return make_kernel([](const RunCtx&) {}, 0, true);
+  std::vector<AxisMap> maps = axis_maps(d.op, d.args, x.shape, y.shape);
+  bool picks = true;
+  for (const AxisMap& m : maps) picks = picks && m.picks();
+  const bool sums = y.dtype == DType::F32 || y.dtype == DType::F16 || y.dtype == DType::BF16;
+  user_check(picks || sums, "[resample] no kernel for {} tensors ({})", name_of(y.dtype), d.where);
+  const int spatial = static_cast<int>(maps.size());
+  for (int inner : {-1, 1, 0})
+    if (dense_with_inner(x, spatial, inner) && dense_with_inner(y, spatial, inner))
+      return std::make_unique<ResampleKernel>(d, std::move(maps), inner);
+  user_check(y.dtype == DType::F32, "[resample] no kernel for {} tensors in this order ({})",
+             name_of(y.dtype), d.where);
+  return std::make_unique<ResampleReference<float>>(d, std::move(maps));
+}
+
+bool accepts_resample(Op, int, const TensorRef& physical) {
+  return physical.contiguous();
+}
+
+}  // namespace tessera

@@ -29,7 +29,7 @@ DTYPES = {
     "c64": torch.complex64,
     "c128": torch.complex128,
 }
-NATIVE = set(DTYPES) - {"f64", "c64", "c128"}
+NATIVE = set(DTYPES) - {"c64", "c128"}
 
 
 def _table(name, pattern):
@@ -376,11 +376,15 @@ POINTWISE = {
     "clone": lambda a: a.clone(),
     "div_floor": lambda a, b: torch.div(a, b, rounding_mode="floor"),
     "div_trunc": lambda a, b: torch.div(a, b, rounding_mode="trunc"),
+    "frexp_exponent": lambda x: torch.frexp(x)[1].to(x.dtype),
+    "frexp_mantissa": lambda x: torch.frexp(x)[0],
     "gelu_backward": lambda g, x: _aten.gelu_backward(g, x),
     "gelu_tanh": lambda x: _aten.gelu(x, approximate="tanh"),
     "gelu_tanh_backward": lambda g, x: _aten.gelu_backward(g, x, approximate="tanh"),
     "silu": torch.nn.functional.silu,
     "gelu": torch.nn.functional.gelu,
+    "nextafter": lambda a, b, units: torch.nextafter(a, b),
+    "polygamma": lambda n, x: torch.polygamma(int(n), x),
     "maximum": lambda a, b: torch.maximum(*_tensors(a, b)),
     "minimum": lambda a, b: torch.minimum(*_tensors(a, b)),
     "logical_and": lambda a, b: torch.logical_and(*_tensors(a, b)),

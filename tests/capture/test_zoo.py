@@ -584,6 +584,10 @@ ZOO = {
     "hooks": lambda: (Hooked(), (x(3, 4),)),
     "double_backward": lambda: (GradPenalty(), (x(3, 4),)),
     "no_grad_part": fn(lambda v: v * v.detach() + torch.no_grad()(lambda u: u * 3)(v)),
+    "float64": fn(lambda v: (v.double() * 2).sum(1).float()),
+    "special": fn(lambda v: torch.erfinv(v * 0.1) + torch.asinh(v) + torch.special.i0(v)),
+    "gamma": fn(lambda v: torch.lgamma(v.abs() + 0.1) + torch.polygamma(1, v.abs() + 0.5)),
+    "bits": fn(lambda v: v * ((v * 8).int() << 2).gcd(torch.tensor(12, dtype=torch.int32))),
 }
 
 # Ops that the core has no row for: the text must still be right, through host calls.
@@ -625,10 +629,8 @@ HOSTED = {
     ),
     "fft": (fn(lambda v: torch.fft.rfft(v).abs()), None),
     "complex": (fn(lambda v: torch.view_as_real(torch.complex(v, v) * 2)), None),
-    "float64": (fn(lambda v: (v.double() * 2).sum(1).float()), None),
     "inverse": (fn(lambda v: torch.linalg.inv(v + 9 * torch.eye(4)), 4, 4), None),
     "embedding_bag": (lambda: (nn.EmbeddingBag(10, 4), (ints(10, 3, 5),)), None),
-    "erfinv": (fn(lambda v: torch.erfinv(v * 0.1) + torch.asinh(v) + torch.special.i0(v)), None),
     "cdist": (fn(lambda v: torch.cdist(v, v * 2)), "_cdist_forward _cdist_backward"),
     "scatter_reduce": (
         fn(lambda v: v.scatter_reduce(1, torch.zeros(3, 4, dtype=torch.int64), v, "amax")),

@@ -22,7 +22,8 @@ from . import (  # noqa: F401
 from ._torch_private import without_modes
 from .errors import describe, make_error
 from .lowering import TABLE, Types
-from .writer import NATIVE_DTYPES, RULES, MissingRow, Value, Writer
+from .rows import RULES
+from .writer import NATIVE_DTYPES, MissingRow, Value, Writer
 
 _NO_TEXT = (torch.device, torch.layout, torch.memory_format, torch.Generator)
 

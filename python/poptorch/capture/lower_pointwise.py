@@ -6,7 +6,7 @@ import math
 import torch
 
 from .lowering import lower
-from .writer import MissingRow, count
+from .writer import MissingRow
 
 _UNARY = (
     "abs neg reciprocal rsqrt sign sqrt acos acosh asin asinh atan atanh cos cosh erf erfc exp "
@@ -252,23 +252,6 @@ def _(w, n, x):
 @lower("_conj_physical", "real")
 def _(w, n, x):
     return x
-
-
-_ISIN_LIMIT = 1 << 22  # pairs
-
-
-@lower("isin.Tensor_Tensor", "isin.Tensor_Scalar", "isin.Scalar_Tensor")
-def _(w, n, x, among, _unique, invert):
-    if isinstance(among, (int, float)):
-        return w.pointwise("ne" if invert else "eq", x, among)
-    pairs = count(among.shape) * (count(x.shape) if not isinstance(x, (int, float)) else 1)
-    if pairs == 0 or pairs > _ISIN_LIMIT:
-        raise MissingRow("isin")
-    among = w.view(among, (count(among.shape),))
-    if not isinstance(x, (int, float)):
-        x = w.unsqueeze(x, len(x.shape))
-    found = w.reduce("any", w.pointwise("eq", x, among), [-1], False, torch.bool)
-    return ~found if invert else found
 
 
 @lower("_efficientzerotensor")

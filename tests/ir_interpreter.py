@@ -298,10 +298,72 @@ def _conv_grad(which):
         w = other if which == 0 else torch.zeros(shape, dtype=gy.dtype)
         mask = [which == 0, which == 1, False]
         return torch.ops.aten.convolution_backward(
-            gy, x, w, None, stride, padding, dilation, False, [0, 0], groups, mask
+            gy, x, w, None, stride, padding, dilation, False, [0] * len(stride), groups, mask
         )[which]
 
     return run
+
+
+_UPSAMPLE = {
+    ("nearest", 1): "upsample_nearest1d",
+    ("nearest", 2): "upsample_nearest2d",
+    ("nearest", 3): "upsample_nearest3d",
+    ("nearest-exact", 1): "_upsample_nearest_exact1d",
+    ("nearest-exact", 2): "_upsample_nearest_exact2d",
+    ("nearest-exact", 3): "_upsample_nearest_exact3d",
+    ("linear", 1): "upsample_linear1d",
+    ("linear", 2): "upsample_bilinear2d",
+    ("linear", 3): "upsample_trilinear3d",
+    ("cubic", 2): "upsample_bicubic2d",
+    ("linear-aa", 2): "_upsample_bilinear2d_aa",
+    ("cubic-aa", 2): "_upsample_bicubic2d_aa",
+}
+
+
+def _resample(x, mode, size, align_corners, numbers):
+    if mode in ("reflect", "replicate", "circular"):
+        pad = []
+        for d, low in enumerate(reversed(numbers), 1):
+            pad += [int(low), size[-d] - x.shape[-d] - int(low)]
+        return torch.nn.functional.pad(x, pad, mode=mode)
+    corners = [] if "nearest" in mode else [align_corners]
+    scales = [n or None for n in numbers]
+    return getattr(_aten, _UPSAMPLE[mode, len(size)])(x, size, *corners, *scales)
+
+
+def _resample_backward(gy, mode, size, align_corners, numbers):
+    x = torch.zeros((*gy.shape[: -len(size)], *size), dtype=gy.dtype, requires_grad=True)
+    with torch.enable_grad():
+        y = _resample(x, mode, gy.shape[-len(size) :], align_corners, numbers)
+        return torch.autograd.grad(y, x, gy)[0]
+
+
+def _of_dims(name, dims_of):
+    """The ATen op `name` with the number of spatial dims put in."""
+    return lambda *args: getattr(_aten, name.format(dims_of(*args)))(*args)
+
+
+def _adaptive_max_pool_backward(gy, x, size, index):
+    return getattr(_aten, f"adaptive_max_pool{len(size)}d_backward")(gy, x, index)
+
+
+def _pool_index_add(gy, index, size):
+    lead = gy.shape[: gy.dim() - len(size)]
+    flat = torch.zeros((*lead, torch.Size(size).numel()), dtype=gy.dtype)
+    return flat.scatter_add(-1, index.flatten(len(lead)), gy.flatten(len(lead))).reshape(
+        *lead, *size
+    )
+
+
+def _max_unpool(x, index, size):
+    if len(size) == 2:
+        return _aten.max_unpool2d(x, index, size)
+    return _aten.max_unpool3d(x, index, size, [1, 1, 1], [0, 0, 0])
+
+
+def _grid_sampler_backward(gy, x, grid, mode, padding, align_corners):
+    backward = getattr(_aten, f"grid_sampler_{x.dim() - 2}d_backward")
+    return backward(gy, x, grid, mode, padding, align_corners, [True, True])
 
 
 def _reduce(function, empty_ok=True):
@@ -352,6 +414,24 @@ EVALUATE = {
     "baddbmm": lambda x, a, b, beta, alpha: _aten.baddbmm(x, a, b, beta=beta, alpha=alpha),
     "conv_input_grad": _conv_grad(0),
     "conv_weight_grad": _conv_grad(1),
+    "max_pool": _of_dims("max_pool{}d_with_indices", lambda x, kernel, *_: len(kernel)),
+    "max_pool_backward": _of_dims(
+        "max_pool{}d_with_indices_backward", lambda gy, x, kernel, *_: len(kernel)
+    ),
+    "avg_pool": _of_dims("avg_pool{}d", lambda x, kernel, *_: len(kernel)),
+    "avg_pool_backward": _of_dims("avg_pool{}d_backward", lambda gy, x, kernel, *_: len(kernel)),
+    "adaptive_avg_pool": _of_dims("_adaptive_avg_pool{}d", lambda x, size: len(size)),
+    "adaptive_avg_pool_backward": lambda gy, x, size: getattr(
+        _aten, f"_adaptive_avg_pool{len(size)}d_backward"
+    )(gy, x),
+    "adaptive_max_pool": _of_dims("adaptive_max_pool{}d", lambda x, size: len(size)),
+    "adaptive_max_pool_backward": _adaptive_max_pool_backward,
+    "fractional_max_pool": _of_dims("fractional_max_pool{}d", lambda x, kernel, *_: len(kernel)),
+    "max_unpool": _max_unpool,
+    "pool_index_add": _pool_index_add,
+    "resample": _resample,
+    "resample_backward": _resample_backward,
+    "grid_sampler_backward": _grid_sampler_backward,
     "sdpa": _sdpa,
     "sdpa_backward": _sdpa_backward,
     **ir_recurrent.EVALUATE,

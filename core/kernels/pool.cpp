@@ -102,4 +102,39 @@ PoolAxis adaptive_axis(int64_t in, int64_t out) {
   return a;
 }
 
+PoolRows pool_rows(std::span<const PoolAxis> outer) {
+  PoolRows rows;
+  rows.windows.push_back({0, 1, 1, 1.0f, true});
+  rows.taps.push_back(0);
+  for (const PoolAxis& axis : outer) {
+    PoolRows next;
+    next.in = rows.in * axis.in, next.out = rows.out * axis.out;
+    for (const PoolRows::Window& a : rows.windows)
+      for (const PoolWindow& b : axis.windows) {
+        PoolRows::Window w;
+        w.first = static_cast<int32_t>(next.taps.size());
+        w.count = a.count * b.count;
+        w.size = a.size * b.size;
+        w.inverse = 1.0f / static_cast<float>(w.size);
+        for (int32_t row : rows.rows_of(a))
+          for (int32_t t = 0; t < b.count; ++t)
+            next.taps.push_back(static_cast<int32_t>(row * axis.in + b.begin + t * b.step));
+        w.adjacent = true;
+        for (int32_t t = 1; t < w.count; ++t)
+          w.adjacent &= next.taps[w.first + t] == next.taps[w.first + t - 1] + 1;
+        next.windows.push_back(w);
+      }
+    rows = std::move(next);
+  }
+  rows.cover_begin.assign(rows.in + 1, 0);
+  for (int32_t row : rows.taps) ++rows.cover_begin[row + 1];
+  for (int64_t i = 0; i < rows.in; ++i) rows.cover_begin[i + 1] += rows.cover_begin[i];
+  rows.covers.resize(rows.taps.size());
+  std::vector<int32_t> at(rows.cover_begin.begin(), rows.cover_begin.end() - 1);
+  for (int64_t o = 0; o < rows.out; ++o)
+    for (int32_t row : rows.rows_of(rows.windows[o]))
+      rows.covers[at[row]++] = static_cast<int32_t>(o);
+  return rows;
+}
+
 }  // namespace tessera::kernels

@@ -2,7 +2,7 @@
 // Pooling of f32 images, one row of one plane at a time. A plane is the set of pixels that share
 // all but one of the other dims; that one (batch or channels, whichever is contiguous) is the
 // `inner` run that vectors go along. Row-major images have no such dim and take the `flat` forms,
-// which run vectors along the row.
+// which run vectors along the row. Of more than two spatial dims all but the last count as rows.
 #pragma once
 
 #include <cstdint>
@@ -50,6 +50,31 @@ PoolAxis sliding_axis(int64_t in, int64_t out, int64_t kernel, int64_t stride, i
 // Windows that divide the input into `out` nearly equal, possibly overlapping parts.
 PoolAxis adaptive_axis(int64_t in, int64_t out);
 
+// The rows of a plane, over all spatial dims but the last: which input rows each output row reads,
+// in order, and which output rows read an input row.
+struct PoolRows {
+  struct Window {
+    int32_t first = 0, count = 0;  // in `taps`
+    int64_t size = 1;              // as PoolWindow
+    float inverse = 1.0f;
+    bool adjacent = false;  // the input rows lie behind each other
+  };
+  int64_t in = 1, out = 1;
+  std::vector<Window> windows;
+  std::vector<int32_t> taps;
+  std::vector<int32_t> cover_begin;  // per input row, and one more: its part of `covers`
+  std::vector<int32_t> covers;
+
+  std::span<const int32_t> rows_of(const Window& w) const {
+    return {taps.data() + w.first, static_cast<size_t>(w.count)};
+  }
+  std::span<const int32_t> readers_of(int64_t row) const {
+    return {covers.data() + cover_begin[row],
+            static_cast<size_t>(cover_begin[row + 1] - cover_begin[row])};
+  }
+};
+PoolRows pool_rows(std::span<const PoolAxis> outer);
+
 // A plane of a tensor: address of its pixel (0, 0) and steps in elements.
 template <typename T>
 struct PoolPlane {
@@ -59,28 +84,28 @@ struct PoolPlane {
 
 struct PoolKernels {
   // Row `oh` of the result; indices are flat in the input plane and may be null.
-  void (*max_row)(const PoolAxis& h, const PoolAxis& w, int64_t oh, PoolPlane<const float> x,
+  void (*max_row)(const PoolRows& h, const PoolAxis& w, int64_t oh, PoolPlane<const float> x,
                   PoolPlane<float> y, PoolPlane<int64_t> index, int64_t inner);
-  void (*max_row_flat)(const PoolAxis& h, const PoolAxis& w, int64_t oh, PoolPlane<const float> x,
+  void (*max_row_flat)(const PoolRows& h, const PoolAxis& w, int64_t oh, PoolPlane<const float> x,
                        PoolPlane<float> y, PoolPlane<int64_t> index);
   // Row `ih` of the input gradient, gathered from the outputs that may have chosen it.
-  void (*max_grad_row)(const PoolAxis& h, const PoolAxis& w, int64_t ih, PoolPlane<const float> gy,
+  void (*max_grad_row)(const PoolRows& h, const PoolAxis& w, int64_t ih, PoolPlane<const float> gy,
                        PoolPlane<const int64_t> index, PoolPlane<float> gx, int64_t inner);
   // Input rows under output row `oh` where windows tile the image from its corner without overlap.
-  void (*max_grad_tiles)(const PoolAxis& h, const PoolAxis& w, int64_t oh,
+  void (*max_grad_tiles)(const PoolRows& h, const PoolAxis& w, int64_t oh,
                          PoolPlane<const float> gy, PoolPlane<const int64_t> index,
                          PoolPlane<float> gx, int64_t inner);
   // A whole row-major plane.
-  void (*max_grad_flat)(const PoolAxis& h, const PoolAxis& w, PoolPlane<const float> gy,
+  void (*max_grad_flat)(const PoolRows& h, const PoolAxis& w, PoolPlane<const float> gy,
                         PoolPlane<const int64_t> index, PoolPlane<float> gx);
   // Averages; `divisor` 0 means the size of the window.
-  void (*avg_row)(const PoolAxis& h, const PoolAxis& w, int64_t oh, int64_t divisor,
+  void (*avg_row)(const PoolRows& h, const PoolAxis& w, int64_t oh, int64_t divisor,
                   PoolPlane<const float> x, PoolPlane<float> y, int64_t inner);
-  void (*avg_row_flat)(const PoolAxis& h, const PoolAxis& w, int64_t oh, int64_t divisor,
+  void (*avg_row_flat)(const PoolRows& h, const PoolAxis& w, int64_t oh, int64_t divisor,
                        PoolPlane<const float> x, PoolPlane<float> y);
-  void (*avg_grad_row)(const PoolAxis& h, const PoolAxis& w, int64_t ih, int64_t divisor,
+  void (*avg_grad_row)(const PoolRows& h, const PoolAxis& w, int64_t ih, int64_t divisor,
                        PoolPlane<const float> gy, PoolPlane<float> gx, int64_t inner);
-  void (*avg_grad_row_flat)(const PoolAxis& h, const PoolAxis& w, int64_t ih, int64_t divisor,
+  void (*avg_grad_row_flat)(const PoolRows& h, const PoolAxis& w, int64_t ih, int64_t divisor,
                             PoolPlane<const float> gy, PoolPlane<float> gx);
 };
 const PoolKernels& pool_kernels();

@@ -132,20 +132,19 @@ TESSERA_INLINE void take_if_larger(f32x16 v, i32x16 at, f32x16& best, i32x16& wh
 }
 
 // Outputs of one row whose window may be clipped.
-void max_clipped(const PoolAxis& w, const PoolWindow& r, int64_t begin, int64_t end,
-                 PoolPlane<const float> x, float* y, int64_t y_col, int64_t* index,
+void max_clipped(const PoolAxis& w, const int32_t* rows, int64_t row_count, int64_t begin,
+                 int64_t end, PoolPlane<const float> x, float* y, int64_t y_col, int64_t* index,
                  int64_t index_col, int64_t inner) {
   for (int64_t ow = begin; ow < end; ++ow) {
     const PoolWindow& c = w.windows[ow];
-    const float* from = x.at + r.begin * x.row + c.begin * x.col;
-    const auto flat = static_cast<int32_t>(r.begin * w.in + c.begin);
+    const float* from = x.at + c.begin * x.col;
     for_vectors(inner, [&](int64_t i, auto lanes) TESSERA_INLINE_LAMBDA {
-      f32x16 best = get(from + i, lanes);
-      i32x16 where = broadcast_i(flat);
-      for (int64_t a = 0; a < r.count; ++a)
+      f32x16 best = get(from + rows[0] * x.row + i, lanes);
+      i32x16 where = broadcast_i(static_cast<int32_t>(rows[0] * w.in + c.begin));
+      for (int64_t a = 0; a < row_count; ++a)
         for (int64_t b = 0; b < c.count; ++b) {
-          const f32x16 v = get(from + i + a * r.step * x.row + b * c.step * x.col, lanes);
-          const auto at = static_cast<int32_t>(flat + a * r.step * w.in + b * c.step);
+          const f32x16 v = get(from + i + rows[a] * x.row + b * c.step * x.col, lanes);
+          const auto at = static_cast<int32_t>(rows[a] * w.in + c.begin + b * c.step);
           take_if_larger(v, broadcast_i(at), best, where);
         }
       put(y + ow * y_col + i, best, lanes);
@@ -190,20 +189,21 @@ void max_whole(WholeRun k) {
   }
 }
 
-void max_row(const PoolAxis& h, const PoolAxis& w, int64_t oh, PoolPlane<const float> x,
+void max_row(const PoolRows& h, const PoolAxis& w, int64_t oh, PoolPlane<const float> x,
              PoolPlane<float> y, PoolPlane<int64_t> index, int64_t inner) {
-  const PoolWindow& r = h.windows[oh];
+  const PoolRows::Window& r = h.windows[oh];
+  const int32_t* rows = h.taps.data() + r.first;
   float* to = y.at + oh * y.row;
   int64_t* to_index = index.at ? index.at + oh * index.row : nullptr;
   const bool two = r.count == 2 && w.kernel == 2, three = r.count == 3 && w.kernel == 3;
   int64_t first = w.whole_first, last = w.whole_last;
-  if (!(two || three) || r.step != 1) first = last = w.out;
-  max_clipped(w, r, 0, first, x, to, y.col, to_index, index.col, inner);
+  if (!(two || three) || !r.adjacent) first = last = w.out;
+  max_clipped(w, rows, r.count, 0, first, x, to, y.col, to_index, index.col, inner);
   if (first < last) {
     const PoolWindow& c = w.windows[first];
     const WholeRun run{.count = last - first,
                        .inner = inner,
-                       .x = x.at + r.begin * x.row + c.begin * x.col,
+                       .x = x.at + rows[0] * x.row + c.begin * x.col,
                        .x_step = w.stride * x.col,
                        .x_row = x.row,
                        .x_col = x.col,
@@ -211,7 +211,7 @@ void max_row(const PoolAxis& h, const PoolAxis& w, int64_t oh, PoolPlane<const f
                        .y_step = y.col,
                        .index = to_index ? to_index + first * index.col : nullptr,
                        .index_step = index.col,
-                       .flat = static_cast<int32_t>(r.begin * w.in + c.begin),
+                       .flat = static_cast<int32_t>(rows[0] * w.in + c.begin),
                        .flat_step = static_cast<int32_t>(w.stride),
                        .flat_row = static_cast<int32_t>(w.in)};
     if (two)
@@ -219,7 +219,7 @@ void max_row(const PoolAxis& h, const PoolAxis& w, int64_t oh, PoolPlane<const f
     else
       index.at ? max_whole<3, 3, true>(run) : max_whole<3, 3, false>(run);
   }
-  max_clipped(w, r, last, w.out, x, to, y.col, to_index, index.col, inner);
+  max_clipped(w, rows, r.count, last, w.out, x, to, y.col, to_index, index.col, inner);
 }
 
 template <int kStep>
@@ -234,19 +234,20 @@ TESSERA_INLINE void take_larger(const float* from, int32_t at, int64_t n, int32_
   }
 }
 
-void max_row_flat(const PoolAxis& h, const PoolAxis& w, int64_t oh, PoolPlane<const float> x,
+void max_row_flat(const PoolRows& h, const PoolAxis& w, int64_t oh, PoolPlane<const float> x,
                   PoolPlane<float> y, PoolPlane<int64_t> index) {
-  const PoolWindow r = h.windows[oh];
+  const PoolRows::Window& r = h.windows[oh];
+  const int32_t* rows = h.taps.data() + r.first;
   float best[kPoolColumns];
   int32_t where[kPoolColumns];
   for (int64_t begin = 0; begin < w.out; begin += kPoolColumns) {
     const int64_t n = std::min(kPoolColumns, w.out - begin);
     for (int64_t o = 0; o < n; ++o) {
       best[o] = kLowest;
-      where[o] = static_cast<int32_t>(r.begin * w.in + w.windows[begin + o].begin);
+      where[o] = static_cast<int32_t>(rows[0] * w.in + w.windows[begin + o].begin);
     }
     for (int32_t a = 0; a < r.count; ++a) {
-      const int64_t row = r.begin + a * r.step;
+      const int64_t row = rows[a];
       for (const PoolRun& run : w.runs[begin / kPoolColumns]) {
         const float* from = x.at + row * x.row + run.begin;
         const auto at = static_cast<int32_t>(row * w.in + run.begin);
@@ -266,19 +267,20 @@ void max_row_flat(const PoolAxis& h, const PoolAxis& w, int64_t oh, PoolPlane<co
   }
 }
 
-void max_grad_row(const PoolAxis& h, const PoolAxis& w, int64_t ih, PoolPlane<const float> gy,
+void max_grad_row(const PoolRows& h, const PoolAxis& w, int64_t ih, PoolPlane<const float> gy,
                   PoolPlane<const int64_t> index, PoolPlane<float> gx, int64_t inner) {
-  const PoolCover r = h.covers[ih];
+  const int32_t *first = h.covers.data() + h.cover_begin[ih],
+                *last = h.covers.data() + h.cover_begin[ih + 1];
   float* to = gx.at + ih * gx.row;
   for (int64_t iw = 0; iw < w.in; ++iw, to += gx.col) {
     const PoolCover c = w.covers[iw];
     const int64_t me = ih * w.in + iw;
     for_vectors(inner, [&](int64_t i, auto lanes) TESSERA_INLINE_LAMBDA {
       f32x16 sum{};
-      for (int64_t oh = r.first; oh < r.last; ++oh)
+      for (const int32_t* oh = first; oh != last; ++oh)
         for (int64_t ow = c.first; ow < c.last; ++ow) {
-          const f32x16 g = get(gy.at + oh * gy.row + ow * gy.col + i, lanes);
-          sum += chosen(index.at + oh * index.row + ow * index.col + i, me, g, lanes);
+          const f32x16 g = get(gy.at + *oh * gy.row + ow * gy.col + i, lanes);
+          sum += chosen(index.at + *oh * index.row + ow * index.col + i, me, g, lanes);
         }
       put(to + i, sum, lanes);
     });
@@ -308,22 +310,23 @@ void scatter_tiles(int64_t count, int64_t rows, int64_t cols, int64_t inner, con
   }
 }
 
-void max_grad_tiles(const PoolAxis& h, const PoolAxis& w, int64_t oh, PoolPlane<const float> gy,
+void max_grad_tiles(const PoolRows& h, const PoolAxis& w, int64_t oh, PoolPlane<const float> gy,
                     PoolPlane<const int64_t> index, PoolPlane<float> gx, int64_t inner) {
-  const PoolWindow& r = h.windows[oh];
+  const PoolRows::Window& r = h.windows[oh];
+  const int64_t top = h.taps[r.first];
   const auto scatter = r.count == 2 && w.kernel == 2 ? scatter_tiles<2, 2> : scatter_tiles<0, 0>;
   scatter(w.out, r.count, w.kernel, inner, gy.at + oh * gy.row, gy.col, index.at + oh * index.row,
-          index.col, gx.at + r.begin * gx.row, gx.row, gx.col, r.begin * w.in, w.in);
+          index.col, gx.at + top * gx.row, gx.row, gx.col, top * w.in, w.in);
   // What no window covers.
-  const int64_t end = r.begin + r.count, last_row = oh + 1 == h.out ? h.in : end;
-  for (int64_t row = r.begin; row < last_row; ++row)
+  const int64_t end = top + r.count, last_row = oh + 1 == h.out ? h.in : end;
+  for (int64_t row = top; row < last_row; ++row)
     for (int64_t iw = row < end ? w.out * w.kernel : 0; iw < w.in; ++iw)
       for_vectors(inner, [&](int64_t i, auto lanes) TESSERA_INLINE_LAMBDA {
         put(gx.at + row * gx.row + iw * gx.col + i, f32x16{}, lanes);
       });
 }
 
-void max_grad_flat(const PoolAxis& h, const PoolAxis& w, PoolPlane<const float> gy,
+void max_grad_flat(const PoolRows& h, const PoolAxis& w, PoolPlane<const float> gy,
                    PoolPlane<const int64_t> index, PoolPlane<float> gx) {
   for (int64_t ih = 0; ih < h.in; ++ih) std::fill_n(gx.at + ih * gx.row, w.in, 0.0f);
   const bool dense = gx.row == w.in;
@@ -337,23 +340,23 @@ void max_grad_flat(const PoolAxis& h, const PoolAxis& w, PoolPlane<const float> 
   }
 }
 
-TESSERA_INLINE float scale_of(const PoolWindow& r, const PoolWindow& c, int64_t divisor) {
+TESSERA_INLINE float scale_of(const PoolRows::Window& r, const PoolWindow& c, int64_t divisor) {
   return divisor != 0 ? 1.0f / static_cast<float>(divisor) : r.inverse * c.inverse;
 }
 
-void avg_row(const PoolAxis& h, const PoolAxis& w, int64_t oh, int64_t divisor,
+void avg_row(const PoolRows& h, const PoolAxis& w, int64_t oh, int64_t divisor,
              PoolPlane<const float> x, PoolPlane<float> y, int64_t inner) {
-  const PoolWindow r = h.windows[oh];
+  const PoolRows::Window& r = h.windows[oh];
+  const int32_t* rows = h.taps.data() + r.first;
   float* to = y.at + oh * y.row;
   for (int64_t ow = 0; ow < w.out; ++ow, to += y.col) {
     const PoolWindow& c = w.windows[ow];
-    const float* from = x.at + r.begin * x.row + c.begin * x.col;
+    const float* from = x.at + c.begin * x.col;
     const f32x16 scale = splat(scale_of(r, c, divisor));
     for_vectors(inner, [&](int64_t i, auto lanes) TESSERA_INLINE_LAMBDA {
       f32x16 sum{};
-      const float* row = from + i;
-      for (int a = r.count; a > 0; --a, row += x.row) {
-        const float* p = row;
+      for (int a = 0; a < r.count; ++a) {
+        const float* p = from + i + rows[a] * x.row;
         for (int b = c.count; b > 0; --b, p += x.col) sum += get(p, lanes);
       }
       put(to + i, sum * scale, lanes);
@@ -367,13 +370,15 @@ float contiguous_sum(const float* p, int64_t n) {
   return horizontal_sum(sum);
 }
 
-void avg_row_flat(const PoolAxis& h, const PoolAxis& w, int64_t oh, int64_t divisor,
+void avg_row_flat(const PoolRows& h, const PoolAxis& w, int64_t oh, int64_t divisor,
                   PoolPlane<const float> x, PoolPlane<float> y) {
-  const PoolWindow r = h.windows[oh];
+  const PoolRows::Window& r = h.windows[oh];
+  const int32_t* rows = h.taps.data() + r.first;
   float* to = y.at + oh * y.row;
-  if (w.out == 1 && w.windows[0].count == w.in && x.row == w.in) {  // whole rows: one run
+  if (w.out == 1 && w.windows[0].count == w.in && x.row == w.in &&
+      r.adjacent) {  // whole rows: one run
     to[0] =
-        contiguous_sum(x.at + r.begin * x.row, r.count * w.in) * scale_of(r, w.windows[0], divisor);
+        contiguous_sum(x.at + rows[0] * x.row, r.count * w.in) * scale_of(r, w.windows[0], divisor);
     return;
   }
   float sum[kPoolColumns];
@@ -381,7 +386,7 @@ void avg_row_flat(const PoolAxis& h, const PoolAxis& w, int64_t oh, int64_t divi
     const int64_t n = std::min(kPoolColumns, w.out - begin);
     std::fill(sum, sum + n, 0.0f);
     for (int32_t a = 0; a < r.count; ++a) {
-      const float* row = x.at + (r.begin + a) * x.row;
+      const float* row = x.at + rows[a] * x.row;
       for (const PoolRun& run : w.runs[begin / kPoolColumns]) {
         const float* from = row + run.begin;
         float* part = sum + (run.first - begin);
@@ -399,33 +404,35 @@ void avg_row_flat(const PoolAxis& h, const PoolAxis& w, int64_t oh, int64_t divi
   }
 }
 
-void avg_grad_row(const PoolAxis& h, const PoolAxis& w, int64_t ih, int64_t divisor,
+void avg_grad_row(const PoolRows& h, const PoolAxis& w, int64_t ih, int64_t divisor,
                   PoolPlane<const float> gy, PoolPlane<float> gx, int64_t inner) {
-  const PoolCover r = h.covers[ih];
+  const int32_t *first = h.covers.data() + h.cover_begin[ih],
+                *last = h.covers.data() + h.cover_begin[ih + 1];
   float* to = gx.at + ih * gx.row;
   const float fixed = divisor != 0 ? 1.0f / static_cast<float>(divisor) : 0.0f;
   for (int64_t iw = 0; iw < w.in; ++iw, to += gx.col) {
     const PoolCover c = w.covers[iw];
     for_vectors(inner, [&](int64_t i, auto lanes) TESSERA_INLINE_LAMBDA {
       f32x16 sum{};
-      for (int64_t oh = r.first; oh < r.last; ++oh)
+      for (const int32_t* oh = first; oh != last; ++oh)
         for (int64_t ow = c.first; ow < c.last; ++ow) {
-          const float scale = divisor != 0 ? fixed : h.windows[oh].inverse * w.windows[ow].inverse;
-          sum = fma(get(gy.at + oh * gy.row + ow * gy.col + i, lanes), splat(scale), sum);
+          const float scale = divisor != 0 ? fixed : h.windows[*oh].inverse * w.windows[ow].inverse;
+          sum = fma(get(gy.at + *oh * gy.row + ow * gy.col + i, lanes), splat(scale), sum);
         }
       put(to + i, sum, lanes);
     });
   }
 }
 
-void avg_grad_row_flat(const PoolAxis& h, const PoolAxis& w, int64_t ih, int64_t divisor,
+void avg_grad_row_flat(const PoolRows& h, const PoolAxis& w, int64_t ih, int64_t divisor,
                        PoolPlane<const float> gy, PoolPlane<float> gx) {
   float* to = gx.at + ih * gx.row;
   std::fill_n(to, w.in, 0.0f);
   float scaled[kPoolColumns];
-  for (int64_t oh = h.covers[ih].first; oh < h.covers[ih].last; ++oh)
+  for (int32_t k = h.cover_begin[ih]; k < h.cover_begin[ih + 1]; ++k)
     for (int64_t begin = 0; begin < w.out; begin += kPoolColumns) {
       const int64_t n = std::min(kPoolColumns, w.out - begin);
+      const int64_t oh = h.covers[k];
       const float* g = gy.at + oh * gy.row + begin;
       for (int64_t o = 0; o < n; ++o)
         scaled[o] = g[o] * scale_of(h.windows[oh], w.windows[begin + o], divisor);

@@ -5,40 +5,12 @@
 #include <limits>
 #include <type_traits>
 
-#include "kernels/simd.h"
-
 namespace tessera::kernels {
 
 namespace {
 
-using v3::bf16_to_f32;
-using v3::f16_to_f32;
-using v3::f32_to_bf16;
-using v3::f32_to_f16;
-
-float get(Half v) {
-  return f16_to_f32(v.bits);
-}
-float get(BFloat v) {
-  return bf16_to_f32(v.bits);
-}
-template <typename T>
-T get(T v) {
-  return v;
-}
-
-template <typename T>
-T put(decltype(get(T{})) v) {
-  if constexpr (std::is_same_v<T, Half>)
-    return {f32_to_f16(v)};
-  else if constexpr (std::is_same_v<T, BFloat>)
-    return {f32_to_bf16(v)};
-  else
-    return v;
-}
-
-int64_t divisor_of(const PoolWindow& r, const PoolWindow& c, int64_t divisor) {
-  return divisor != 0 ? divisor : int64_t{r.size} * c.size;
+int64_t divisor_of(const PoolRows::Window& r, const PoolWindow& c, int64_t divisor) {
+  return divisor != 0 ? divisor : r.size * c.size;
 }
 
 template <typename T>
@@ -49,66 +21,64 @@ T& pixel(const PoolPlane<T>& p, int64_t row, int64_t col) {
 }  // namespace
 
 template <typename T>
-void PoolReference<T>::max(const PoolAxis& h, const PoolAxis& w, PoolPlane<const T> x,
+void PoolReference<T>::max(const PoolRows& h, const PoolAxis& w, PoolPlane<const T> x,
                            PoolPlane<T> y, PoolPlane<int64_t> index) {
-  using V = decltype(get(T{}));
   for (int64_t oh = 0; oh < h.out; ++oh)
     for (int64_t ow = 0; ow < w.out; ++ow) {
-      const PoolWindow r = h.windows[oh], c = w.windows[ow];
-      V best = std::is_floating_point_v<V> ? -std::numeric_limits<V>::infinity()
-                                           : std::numeric_limits<V>::lowest();
-      int64_t where = r.begin * w.in + c.begin;
-      for (int64_t a = 0; a < r.count; ++a)
+      const PoolWindow& c = w.windows[ow];
+      const auto rows = h.rows_of(h.windows[oh]);
+      T best = std::is_floating_point_v<T> ? -std::numeric_limits<T>::infinity()
+                                           : std::numeric_limits<T>::lowest();
+      int64_t where = (rows.empty() ? 0 : rows[0]) * w.in + c.begin;
+      for (int64_t i : rows)
         for (int64_t b = 0; b < c.count; ++b) {
-          const int64_t i = r.begin + a * r.step, j = c.begin + b * c.step;
-          const V v = get(pixel(x, i, j));
+          const int64_t j = c.begin + b * c.step;
+          const T v = pixel(x, i, j);
           if (v > best || v != v) best = v, where = i * w.in + j;
         }
-      pixel(y, oh, ow) = put<T>(best);
+      pixel(y, oh, ow) = best;
       if (index.at) pixel(index, oh, ow) = where;
     }
 }
 
 template <typename T>
-void PoolReference<T>::max_grad(const PoolAxis& h, const PoolAxis& w, PoolPlane<const T> gy,
+void PoolReference<T>::max_grad(const PoolRows& h, const PoolAxis& w, PoolPlane<const T> gy,
                                 PoolPlane<const int64_t> index, PoolPlane<T> gx) {
-  using V = decltype(get(T{}));
   for (int64_t ih = 0; ih < h.in; ++ih)
     for (int64_t iw = 0; iw < w.in; ++iw) {
-      V sum = 0;
-      for (int64_t oh = h.covers[ih].first; oh < h.covers[ih].last; ++oh)
+      T sum = 0;
+      for (int64_t oh : h.readers_of(ih))
         for (int64_t ow = w.covers[iw].first; ow < w.covers[iw].last; ++ow)
-          if (pixel(index, oh, ow) == ih * w.in + iw) sum += get(pixel(gy, oh, ow));
-      pixel(gx, ih, iw) = put<T>(sum);
+          if (pixel(index, oh, ow) == ih * w.in + iw) sum += pixel(gy, oh, ow);
+      pixel(gx, ih, iw) = sum;
     }
 }
 
 template <typename T>
-void PoolReference<T>::avg(const PoolAxis& h, const PoolAxis& w, int64_t divisor,
+void PoolReference<T>::avg(const PoolRows& h, const PoolAxis& w, int64_t divisor,
                            PoolPlane<const T> x, PoolPlane<T> y) {
-  using V = decltype(get(T{}));
   for (int64_t oh = 0; oh < h.out; ++oh)
     for (int64_t ow = 0; ow < w.out; ++ow) {
-      const PoolWindow r = h.windows[oh], c = w.windows[ow];
-      V sum = 0;
-      for (int64_t a = 0; a < r.count; ++a)
-        for (int64_t b = 0; b < c.count; ++b) sum += get(pixel(x, r.begin + a, c.begin + b));
-      pixel(y, oh, ow) = put<T>(sum / static_cast<V>(divisor_of(r, c, divisor)));
+      const PoolRows::Window& r = h.windows[oh];
+      const PoolWindow& c = w.windows[ow];
+      T sum = 0;
+      for (int64_t row : h.rows_of(r))
+        for (int64_t b = 0; b < c.count; ++b) sum += pixel(x, row, c.begin + b);
+      pixel(y, oh, ow) = sum / static_cast<T>(divisor_of(r, c, divisor));
     }
 }
 
 template <typename T>
-void PoolReference<T>::avg_grad(const PoolAxis& h, const PoolAxis& w, int64_t divisor,
+void PoolReference<T>::avg_grad(const PoolRows& h, const PoolAxis& w, int64_t divisor,
                                 PoolPlane<const T> gy, PoolPlane<T> gx) {
-  using V = decltype(get(T{}));
   for (int64_t ih = 0; ih < h.in; ++ih)
     for (int64_t iw = 0; iw < w.in; ++iw) {
-      V sum = 0;
-      for (int64_t oh = h.covers[ih].first; oh < h.covers[ih].last; ++oh)
+      T sum = 0;
+      for (int64_t oh : h.readers_of(ih))
         for (int64_t ow = w.covers[iw].first; ow < w.covers[iw].last; ++ow)
-          sum += get(pixel(gy, oh, ow)) /
-                 static_cast<V>(divisor_of(h.windows[oh], w.windows[ow], divisor));
-      pixel(gx, ih, iw) = put<T>(sum);
+          sum +=
+              pixel(gy, oh, ow) / static_cast<T>(divisor_of(h.windows[oh], w.windows[ow], divisor));
+      pixel(gx, ih, iw) = sum;
     }
 }
 
@@ -116,7 +86,8 @@ template struct PoolReference<float>;
 template struct PoolReference<double>;
 template struct PoolReference<int64_t>;
 template struct PoolReference<int32_t>;
-template struct PoolReference<Half>;
-template struct PoolReference<BFloat>;
+template struct PoolReference<int16_t>;
+template struct PoolReference<int8_t>;
+template struct PoolReference<uint8_t>;
 
 }  // namespace tessera::kernels

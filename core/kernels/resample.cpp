@@ -62,9 +62,9 @@ AxisMap transposed(const AxisMap& a) {
 }
 
 MapMode map_mode(std::string_view text) {
-  constexpr std::string_view names[] = {"nearest",   "nearest-exact", "linear",
-                                        "cubic",     "linear-aa",     "cubic-aa",
-                                        "reflect",   "replicate",     "circular"};
+  constexpr std::string_view names[] = {"nearest", "nearest-exact", "linear",
+                                        "cubic",   "linear-aa",     "cubic-aa",
+                                        "reflect", "replicate",     "circular"};
   for (size_t i = 0; i < std::size(names); ++i)
     if (names[i] == text) return static_cast<MapMode>(i);
   throw UserError(fmt::format("[resample] no mode \"{}\"", text));
@@ -149,8 +149,8 @@ AxisMap axis_map(MapMode mode, int64_t in, int64_t out, bool align_corners, doub
   m.in = in, m.out = out;
   const float step = is_padding(mode) ? 1.0f : step_of(in, out, align_corners, number);
   for (int64_t o = 0; o < out; ++o, m.next()) {
-    const float at = align_corners ? step * static_cast<float>(o)
-                                   : step * (static_cast<float>(o) + 0.5f) - 0.5f;
+    const float at =
+        align_corners ? step * static_cast<float>(o) : step * (static_cast<float>(o) + 0.5f) - 0.5f;
     switch (mode) {
       case MapMode::kNearest:
       case MapMode::kNearestExact:

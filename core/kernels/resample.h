@@ -49,11 +49,11 @@ AxisMap axis_map(MapMode mode, int64_t in, int64_t out, bool align_corners, doub
 // The last axis prepared for vectors: runs that are copied, and blocks of up to 16 outputs whose
 // taps are gathered.
 struct RowTap {
-  int32_t base = 0;         // first input
-  int32_t reach = 0;        // inputs from base on that some lane reads
-  uint16_t lanes = 0;       // which outputs have this tap
-  uint16_t ones = 0;        // 1: all weights are one
-  int32_t index[16] = {};   // from base
+  int32_t base = 0;        // first input
+  int32_t reach = 0;       // inputs from base on that some lane reads
+  uint16_t lanes = 0;      // which outputs have this tap
+  uint16_t ones = 0;       // 1: all weights are one
+  int32_t index[16] = {};  // from base
   float weight[16] = {};
 };
 struct RowPiece {

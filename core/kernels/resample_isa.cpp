@@ -122,8 +122,7 @@ void spread(DType type, const RowPlan& plan, const float* row, void* to) {
 }
 
 template <typename T>
-void spread_inner_of(const AxisMap& map, const float* row, int64_t inner,
-                     typename T::Memory* to) {
+void spread_inner_of(const AxisMap& map, const float* row, int64_t inner, typename T::Memory* to) {
   for (int64_t o = 0; o < map.out; ++o, to += inner) {
     const int32_t first = map.begin[o], last = map.begin[o + 1];
     auto sum = [&](int64_t i, int64_t n) __attribute__((always_inline)) {

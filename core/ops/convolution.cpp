@@ -9,8 +9,8 @@
 #include "kernels/conv_lanes.h"
 #include "kernels/conv_reference.h"
 #include "kernels/dnnl.h"
-#include "kernels/simd.h"
 #include "ops/registry.h"
+#include "ops/widened.h"
 
 namespace tessera {
 namespace {
@@ -236,74 +236,6 @@ class ReferenceConv final : public Kernel {
   ConvCall call_;
 };
 
-// Half precision: operands are widened into scratch memory, the f32 kernel runs there, and the
-// result is rounded once.
-class ViaFloat final : public Kernel {
- public:
-  explicit ViaFloat(const StepDesc& d) : inputs_(d.inputs), output_(d.outputs[0]) {
-    StepDesc wide = d;
-    for (TensorRef& t : wide.inputs) stage(t);
-    stage(wide.outputs[0]);
-    wide_inputs_ = wide.inputs;
-    wide_output_ = wide.outputs[0];
-    kernel_ = make_convolution(wide);
-  }
-  void run(const RunCtx& c) const override {
-    std::byte* bases[] = {c.scratch};
-    RunCtx inner = c;
-    inner.bases = bases;
-    inner.scratch = c.scratch + staged_bytes_;
-    for (size_t i = 0; i < inputs_.size(); ++i) widen(c, inputs_[i], inner, wide_inputs_[i]);
-    c.barrier();
-    kernel_->run(inner);
-    c.barrier();
-    narrow(inner, wide_output_, c, output_);
-  }
-  int64_t scratch_bytes(int threads) const override {
-    return staged_bytes_ + kernel_->scratch_bytes(threads);
-  }
-  bool top_level() const override { return kernel_->top_level(); }
-  bool single_thread() const override { return kernel_->single_thread(); }
-
- private:
-  void stage(TensorRef& t) {
-    t.dtype = DType::F32;
-    t.region = 0;
-    t.offset = staged_bytes_;
-    staged_bytes_ += (t.bytes() + 63) / 64 * 64;
-  }
-  static void widen(const RunCtx& c, const TensorRef& from, const RunCtx& inner,
-                    const TensorRef& to) {
-    using namespace kernels::v3;
-    const auto* x = c.ptr<uint16_t>(from);
-    auto* y = inner.ptr<float>(to);
-    const auto [begin, end] = thread_range(c, from.count(), kLanes);
-    for (int64_t i = begin; i < end; i += kLanes) {
-      const int64_t n = std::min<int64_t>(kLanes, end - i);
-      store_n(y + i, from.dtype == DType::F16 ? load_f16_n(x + i, n) : load_bf16_n(x + i, n), n);
-    }
-  }
-  static void narrow(const RunCtx& inner, const TensorRef& from, const RunCtx& c,
-                     const TensorRef& to) {
-    using namespace kernels::v3;
-    const auto* x = inner.ptr<float>(from);
-    auto* y = c.ptr<uint16_t>(to);
-    const auto [begin, end] = thread_range(c, to.count(), kLanes);
-    for (int64_t i = begin; i < end; i += kLanes) {
-      const int64_t n = std::min<int64_t>(kLanes, end - i);
-      if (to.dtype == DType::F16)
-        store_f16_n(y + i, load_n(x + i, n), n);
-      else
-        store_bf16_n(y + i, load_n(x + i, n), n);
-    }
-  }
-
-  std::vector<TensorRef> inputs_, wide_inputs_;
-  TensorRef output_, wide_output_;
-  int64_t staged_bytes_ = 0;
-  KernelPtr kernel_;
-};
-
 bool in_lanes_order(const TensorRef& t) {
   return t.shape.size() == 4 && t.shape[0] > 1 && is_dense_in_order(t, {0, 3, 2, 1});
 }
@@ -337,6 +269,14 @@ bool is_dense_in_order(const TensorRef& t, const std::vector<int>& order) {
     step *= t.shape[d];
   }
   return true;
+}
+
+bool is_dense_with_inner(const TensorRef& t, int inner) {
+  if (inner < 0) return t.contiguous();
+  std::vector<int> order{inner};
+  for (int d = static_cast<int>(t.shape.size()) - 1; d >= 0; --d)
+    if (d != inner) order.push_back(d);
+  return is_dense_in_order(t, order);
 }
 
 // From bench/kernels/conv_bench crossover (1 thread, forward and both gradients): with 16 channels
@@ -436,7 +376,7 @@ KernelPtr make_convolution(const StepDesc& d) {
       return std::make_unique<ReferenceConv<int32_t>>(c);
     case DType::F16:
     case DType::BF16:
-      return std::make_unique<ViaFloat>(d);
+      return make_widened(d, make_convolution);
     default:
       throw UserError(
           fmt::format("[convolution] no kernel for {} tensors ({})", name_of(c.x.dtype), d.where));

@@ -21,5 +21,8 @@ ConvOrder preferred_conv_order(const Dims& x_shape, const Dims& w_shape, const D
 // True if the tensor is dense with its dims in this order, minor to major; dims of size 1 may have
 // any stride.
 bool is_dense_in_order(const TensorRef& t, const std::vector<int>& order);
+// True if it is dense and row-major but for dim `inner`, which is the innermost; -1: just
+// row-major.
+bool is_dense_with_inner(const TensorRef& t, int inner);
 
 }  // namespace tessera

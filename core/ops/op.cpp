@@ -32,7 +32,10 @@ enum class Family {
   join,
   linalg,
   random,
+  pool_index,
   resample,
+  columns,
+  grid,
   composite,
   fused,
   host

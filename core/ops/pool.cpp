@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Max, average and adaptive average pooling with their gradients. The contiguous dim of the tensors
-// decides how vectors run: along the batch, along channels, or along the image row.
+// Max and average pooling, sliding and adaptive, with their gradients. The contiguous dim of the
+// tensors decides how vectors run: along the batch, along channels, or along the image row.
 #include "kernels/pool.h"
 
 #include <algorithm>
@@ -8,6 +8,7 @@
 #include "kernels/pool_reference.h"
 #include "ops/convolution.h"
 #include "ops/registry.h"
+#include "ops/widened.h"
 
 namespace tessera {
 namespace {
@@ -19,40 +20,55 @@ using kernels::PoolPlane;
 constexpr int64_t kSmall = 8 * 1024;
 
 bool is_grad(Op op) {
-  return op == Op::MaxPool2dGrad || op == Op::AvgPool2dGrad || op == Op::AdaptiveAvgPool2dGrad;
+  return op == Op::MaxPoolGrad || op == Op::AvgPoolGrad || op == Op::AdaptiveAvgPoolGrad ||
+         op == Op::AdaptiveMaxPoolGrad;
+}
+bool is_adaptive(Op op) {
+  return op == Op::AdaptiveAvgPool || op == Op::AdaptiveAvgPoolGrad || op == Op::AdaptiveMaxPool ||
+         op == Op::AdaptiveMaxPoolGrad;
 }
 bool is_max(Op op) {
-  return op == Op::MaxPool2d || op == Op::MaxPool2dGrad;
+  return op == Op::MaxPool || op == Op::AdaptiveMaxPool;
+}
+bool is_max_grad(Op op) {
+  return op == Op::MaxPoolGrad || op == Op::AdaptiveMaxPoolGrad;
 }
 
-Dims pair(Dims v, const Dims& otherwise) {
+Dims spread(Dims v, size_t spatial, const Dims& otherwise) {
   if (v.empty()) v = otherwise;
-  if (v.size() == 1) v.push_back(v[0]);
-  user_check(v.size() == 2, "[pool] {} values for two spatial dims", v.size());
+  if (v.size() == 1) v.resize(spatial, v[0]);
+  user_check(v.size() == spatial, "[pool] {} values for {} spatial dims", v.size(), spatial);
   return v;
 }
 
 struct PoolArgs {
-  Dims kernel, stride, padding, dilation{1, 1};
+  Dims kernel, stride, padding, dilation;
   bool ceil = false, include_pad = true;
   int64_t divisor = 0;  // 0: the window's size
 };
 
+// How many of the last dims are pooled.
+size_t spatial_dims(Op op, const Args& a) {
+  return a.ints(is_grad(op) ? 2 : 1).size();
+}
+
 // Not for the adaptive ops. Gradients have the output gradient and then the forward's arguments.
 PoolArgs pool_args(Op op, const Args& a) {
   size_t i = is_grad(op) ? 2 : 1;
+  const bool max = op == Op::MaxPool || op == Op::MaxPoolGrad;
+  const size_t spatial = spatial_dims(op, a);
   PoolArgs p;
-  p.kernel = pair(a.ints(i++), {});
-  p.stride = pair(a.ints(i++), p.kernel);
-  p.padding = pair(a.ints(i++), {0, 0});
-  if (is_max(op)) p.dilation = pair(a.ints(i++), {1, 1});
+  p.kernel = a.ints(i++);
+  p.stride = spread(a.ints(i++), spatial, p.kernel);
+  p.padding = spread(a.ints(i++), spatial, {0});
+  p.dilation = spread(max ? a.ints(i++) : Dims{}, spatial, {1});
   p.ceil = a.boolean_or(i++, false);
-  if (!is_max(op)) {
+  if (!max) {
     p.include_pad = a.boolean_or(i++, true);
     p.divisor = a.integer_or(i, 0);
     user_check(!a.has(i) || p.divisor != 0, "[pool] divisor must be not zero");
   }
-  for (int d = 0; d < 2; ++d) {
+  for (size_t d = 0; d < spatial; ++d) {
     user_check(p.kernel[d] > 0 && p.stride[d] > 0 && p.dilation[d] > 0,
                "[pool] kernel size, stride and dilation must be positive");
     user_check(p.padding[d] >= 0 && 2 * p.padding[d] <= p.kernel[d],
@@ -62,7 +78,7 @@ PoolArgs pool_args(Op op, const Args& a) {
   return p;
 }
 
-int64_t pooled_size(int64_t in, const PoolArgs& p, int d) {
+int64_t pooled_size(int64_t in, const PoolArgs& p, size_t d) {
   const int64_t window = p.dilation[d] * (p.kernel[d] - 1) + 1;
   const int64_t room = in + 2 * p.padding[d] - window;
   user_check(room >= 0, "[pool] window of {} does not fit into {} inputs", window, in);
@@ -72,7 +88,8 @@ int64_t pooled_size(int64_t in, const PoolArgs& p, int d) {
   return out;
 }
 
-// Batch and channels, whichever of them a tensor of rank 3 or 4 has; the last two dims are spatial.
+// Batch and channels, whichever of them a tensor has; the other dims are spatial, all but the last
+// counted as rows.
 struct Place {
   int64_t sizes[2] = {1, 1};
   TensorRef ref;
@@ -80,14 +97,21 @@ struct Place {
   int64_t row = 0, col = 0;
 
   Place() = default;
-  explicit Place(const TensorRef& t) : ref(t) {
-    const size_t rank = t.shape.size();
-    for (size_t d = 0; d + 2 < rank; ++d) {
-      sizes[2 - (rank - 2) + d] = t.shape[d];
-      steps[2 - (rank - 2) + d] = t.strides[d];
+  Place(const TensorRef& t, size_t spatial) : ref(t) {
+    const size_t rank = t.shape.size(), lead = rank - spatial;
+    for (size_t d = 0; d < lead; ++d) {
+      sizes[2 - lead + d] = t.shape[d];
+      steps[2 - lead + d] = t.strides[d];
     }
-    row = t.strides[rank - 2];
     col = t.strides[rank - 1];
+    // The innermost row dim that is one; those around it lie densely.
+    int64_t rows = 1;
+    for (size_t d = rank - 1; d-- > lead;) {
+      if (t.shape[d] == 1) continue;
+      if (rows == 1) row = t.strides[d];
+      invariant(t.strides[d] == row * rows, "[pool] rows of an image do not lie behind each other");
+      rows *= t.shape[d];
+    }
   }
   template <typename T>
   PoolPlane<T> plane(const RunCtx& c, int64_t a, int64_t b) const {
@@ -97,31 +121,35 @@ struct Place {
 
 class PoolKernel final : public Kernel {
  public:
-  explicit PoolKernel(const StepDesc& d) : op_(d.op), out_(d.outputs[0]) {
-    a_ = Place(d.inputs[d.args.operand(0)]);
+  explicit PoolKernel(const StepDesc& d) : op_(d.op) {
+    const size_t spatial = spatial_dims(op_, d.args);
+    a_ = Place(d.inputs[d.args.operand(0)], spatial);
+    out_ = Place(d.outputs[0], spatial);
     // Extents of the image and of its pooled form.
     const TensorRef& image = is_grad(op_) ? d.outputs[0] : d.inputs[d.args.operand(0)];
     const TensorRef& pooled = is_grad(op_) ? d.inputs[d.args.operand(0)] : d.outputs[0];
-    const size_t rank = image.shape.size();
+    const size_t lead = image.shape.size() - spatial;
     PoolArgs p;
-    if (op_ == Op::AdaptiveAvgPool2d || op_ == Op::AdaptiveAvgPool2dGrad) {
-      h_ = kernels::adaptive_axis(image.shape[rank - 2], pooled.shape[rank - 2]);
-      w_ = kernels::adaptive_axis(image.shape[rank - 1], pooled.shape[rank - 1]);
-    } else {
-      p = pool_args(op_, d.args);
-      auto axis = [&](int i) {
-        return kernels::sliding_axis(image.shape[rank - 2 + i], pooled.shape[rank - 2 + i],
-                                     p.kernel[i], p.stride[i], p.padding[i], p.dilation[i],
-                                     p.include_pad);
-      };
-      h_ = axis(0), w_ = axis(1);
-      divisor_ = p.divisor;
-      tiled_ =
-          p.kernel == p.stride && p.padding == Dims{0, 0} && p.dilation == Dims{1, 1} && !p.ceil;
+    if (!is_adaptive(op_)) p = pool_args(op_, d.args);
+    std::vector<PoolAxis> axes;
+    for (size_t i = 0; i < spatial; ++i) {
+      const int64_t in = image.shape[lead + i], out = pooled.shape[lead + i];
+      axes.push_back(is_adaptive(op_)
+                         ? kernels::adaptive_axis(in, out)
+                         : kernels::sliding_axis(in, out, p.kernel[i], p.stride[i], p.padding[i],
+                                                 p.dilation[i], p.include_pad));
+      for (const auto& window : axes.back().windows) empty_window_ |= window.count == 0;
     }
-    if (op_ == Op::MaxPool2dGrad) index_ = Place(d.inputs[d.args.operand(7)]);
+    divisor_ = p.divisor;
+    tiled_ = op_ == Op::MaxPoolGrad && spatial == 2 && p.kernel == p.stride &&
+             p.padding == Dims{0, 0} && p.dilation == Dims{1, 1} && !p.ceil;
+    w_ = std::move(axes.back());
+    axes.pop_back();
+    h_ = kernels::pool_rows(axes);
+    if (is_max_grad(op_))
+      index_ = Place(d.inputs[d.args.operand(is_adaptive(op_) ? 3 : 7)], spatial);
     // Nobody may want the indices; then the step has one result only.
-    if (op_ == Op::MaxPool2d && d.outputs.size() > 1) index_ = Place(d.outputs[1]);
+    if (is_max(op_) && d.outputs.size() > 1) index_ = Place(d.outputs[1], spatial);
     has_index_ = !index_.ref.shape.empty();
     small_ = std::max(image.count(), pooled.count()) < kSmall;
     choose_way(image.dtype);
@@ -167,7 +195,7 @@ class PoolKernel final : public Kernel {
     };
     // Channels first: with N = 1 both would do.
     for (int d : {1, 0})
-      if (dtype == DType::F32 && out_.sizes[d] > 1 &&
+      if (dtype == DType::F32 && !empty_window_ && out_.sizes[d] > 1 &&
           all_step_one([d](const Place& p) { return p.steps[d]; })) {
         way_ = Way::kInner;
         inner_dim_ = d;
@@ -182,12 +210,12 @@ class PoolKernel final : public Kernel {
     inner_ = block_ = 1;
     const bool rows =
         all_step_one([](const Place& p) { return p.col; }) || (w_.in == 1 && w_.out == 1);
-    way_ = dtype == DType::F32 && rows ? Way::kFlat : Way::kReference;
+    way_ = dtype == DType::F32 && rows && !empty_window_ ? Way::kFlat : Way::kReference;
   }
 
   int64_t rows_per_plane() const {
-    if (way_ == Way::kReference || (way_ == Way::kFlat && op_ == Op::MaxPool2dGrad)) return 1;
-    if (op_ == Op::MaxPool2dGrad && tiled_) return h_.out;
+    if (way_ == Way::kReference || (way_ == Way::kFlat && is_max_grad(op_))) return 1;
+    if (tiled_) return h_.out;
     return is_grad(op_) ? h_.in : h_.out;
   }
 
@@ -197,20 +225,22 @@ class PoolKernel final : public Kernel {
     const auto y = out_.plane<float>(c, a, b);
     const bool flat = way_ == Way::kFlat;
     switch (op_) {
-      case Op::MaxPool2d: {
+      case Op::MaxPool:
+      case Op::AdaptiveMaxPool: {
         PoolPlane<int64_t> index;
         if (has_index_) index = index_.plane<int64_t>(c, a, b);
         if (flat) return k.max_row_flat(h_, w_, row, x, y, index);
         return k.max_row(h_, w_, row, x, y, index, n);
       }
-      case Op::MaxPool2dGrad: {
+      case Op::MaxPoolGrad:
+      case Op::AdaptiveMaxPoolGrad: {
         const auto index = index_.plane<const int64_t>(c, a, b);
         if (flat) return k.max_grad_flat(h_, w_, x, index, y);
         if (tiled_) return k.max_grad_tiles(h_, w_, row, x, index, y, n);
         return k.max_grad_row(h_, w_, row, x, index, y, n);
       }
-      case Op::AvgPool2d:
-      case Op::AdaptiveAvgPool2d:
+      case Op::AvgPool:
+      case Op::AdaptiveAvgPool:
         if (flat) return k.avg_row_flat(h_, w_, row, divisor_, x, y);
         return k.avg_row(h_, w_, row, divisor_, x, y, n);
       default:
@@ -224,11 +254,11 @@ class PoolKernel final : public Kernel {
     using Reference = kernels::PoolReference<T>;
     const auto x = a_.plane<const T>(c, a, b);
     const auto y = out_.plane<T>(c, a, b);
-    if (op_ == Op::MaxPool2d) {
+    if (is_max(op_)) {
       PoolPlane<int64_t> index;
       if (has_index_) index = index_.plane<int64_t>(c, a, b);
       Reference::max(h_, w_, x, y, index);
-    } else if (op_ == Op::MaxPool2dGrad) {
+    } else if (is_max_grad(op_)) {
       Reference::max_grad(h_, w_, x, index_.plane<const int64_t>(c, a, b), y);
     } else if (is_grad(op_)) {
       Reference::avg_grad(h_, w_, divisor_, x, y);
@@ -245,10 +275,12 @@ class PoolKernel final : public Kernel {
         return reference_of<int64_t>(c, a, b);
       case DType::I32:
         return reference_of<int32_t>(c, a, b);
-      case DType::F16:
-        return reference_of<kernels::Half>(c, a, b);
-      case DType::BF16:
-        return reference_of<kernels::BFloat>(c, a, b);
+      case DType::I16:
+        return reference_of<int16_t>(c, a, b);
+      case DType::I8:
+        return reference_of<int8_t>(c, a, b);
+      case DType::U8:
+        return reference_of<uint8_t>(c, a, b);
       default:
         return reference_of<float>(c, a, b);
     }
@@ -256,8 +288,9 @@ class PoolKernel final : public Kernel {
 
   Op op_;
   Place a_, out_, index_;  // the image or the output gradient; the result; indices
-  bool has_index_ = false, tiled_ = false, small_ = false;
-  PoolAxis h_, w_;
+  bool has_index_ = false, tiled_ = false, small_ = false, empty_window_ = false;
+  kernels::PoolRows h_;
+  PoolAxis w_;
   int64_t divisor_ = 0;
   Way way_ = Way::kReference;
   int inner_dim_ = 1;
@@ -268,19 +301,21 @@ class PoolKernel final : public Kernel {
 
 std::vector<TensorType> infer_pool(const Graph& g, const Node& n) {
   const TensorType& x = g.type(n.arg_value(is_grad(n.op) ? 1 : 0));
-  user_check(x.rank() == 3 || x.rank() == 4, "[pool] needs 3 or 4 dims, got {}", x.rank());
-  if (is_grad(n.op)) return {{x.dtype, x.shape, {}}};
+  const size_t spatial = spatial_dims(n.op, n.args), rank = x.shape.size();
+  user_check(spatial >= 1 && (rank == spatial + 1 || rank == spatial + 2),
+             "[pool] needs {} or {} dims, got {}", spatial + 1, spatial + 2, rank);
   TensorType y{x.dtype, x.shape, {}};
-  const size_t rank = x.shape.size();
-  if (n.op == Op::AdaptiveAvgPool2d) {
-    const Dims size = pair(n.args.ints(1), {});
-    user_check(size[0] > 0 && size[1] > 0, "[pool] output size must be positive");
-    std::copy(size.begin(), size.end(), y.shape.end() - 2);
-    return {y};
+  if (is_grad(n.op)) return {y};
+  if (is_adaptive(n.op)) {
+    const Dims size = n.args.ints(1);
+    for (int64_t s : size) user_check(s >= 0, "[pool] output size must not be negative");
+    std::copy(size.begin(), size.end(), y.shape.end() - static_cast<int64_t>(spatial));
+  } else {
+    const PoolArgs p = pool_args(n.op, n.args);
+    for (size_t d = 0; d < spatial; ++d)
+      y.shape[rank - spatial + d] = pooled_size(x.shape[rank - spatial + d], p, d);
   }
-  const PoolArgs p = pool_args(n.op, n.args);
-  for (int d = 0; d < 2; ++d) y.shape[rank - 2 + d] = pooled_size(x.shape[rank - 2 + d], p, d);
-  if (n.op != Op::MaxPool2d) return {y};
+  if (!is_max(n.op)) return {y};
   return {y, {DType::I64, y.shape, {}}};
 }
 
@@ -288,7 +323,7 @@ Work work_pool(const Graph& g, const Node& n) {
   const TensorType& pooled = g.type(is_grad(n.op) ? n.arg_value(0) : n.results[0]);
   const TensorType& image = g.type(is_grad(n.op) ? n.results[0] : n.arg_value(0));
   int64_t window = 1;
-  if (n.op == Op::AdaptiveAvgPool2d || n.op == Op::AdaptiveAvgPool2dGrad)
+  if (is_adaptive(n.op))
     window = std::max<int64_t>(image.count() / std::max<int64_t>(pooled.count(), 1), 1);
   else
     window = product(pool_args(n.op, n.args).kernel);
@@ -300,16 +335,15 @@ Work work_pool(const Graph& g, const Node& n) {
 
 KernelPtr make_pool(const StepDesc& d) {
   const DType t = d.outputs[0].dtype;
-  user_check(t == DType::F32 || t == DType::F64 || t == DType::I64 || t == DType::I32 ||
-                 t == DType::F16 || t == DType::BF16,
-             "[pool] no kernel for {} tensors ({})", name_of(t), d.where);
+  if (t == DType::F16 || t == DType::BF16) return make_widened(d, make_pool);
+  user_check(is_float(t) || is_int(t), "[pool] no kernel for {} tensors ({})", name_of(t), d.where);
   return std::make_unique<PoolKernel>(d);
 }
 
 bool accepts_pool(Op, int, const TensorRef& physical) {
   if (physical.contiguous()) return true;
-  if (physical.shape.size() != 4) return false;
-  return is_dense_in_order(physical, {0, 3, 2, 1}) || is_dense_in_order(physical, {1, 3, 2, 0});
+  return physical.shape.size() >= 4 &&
+         (is_dense_with_inner(physical, 0) || is_dense_with_inner(physical, 1));
 }
 
 }  // namespace tessera

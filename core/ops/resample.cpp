@@ -8,6 +8,7 @@
 
 #include "ops/convolution.h"
 #include "ops/registry.h"
+#include "ops/widened.h"
 
 namespace tessera {
 namespace {
@@ -33,17 +34,6 @@ std::vector<AxisMap> axis_maps(Op op, const Args& args, const Dims& from, const 
     maps.push_back(back ? kernels::transposed(m) : std::move(m));
   }
   return maps;
-}
-
-// Dense with the dims `spatial` innermost but for `inner`, which is -1 or one of two leading dims.
-bool dense_with_inner(const TensorRef& t, int spatial, int inner) {
-  const int rank = static_cast<int>(t.shape.size());
-  if (inner < 0) return t.contiguous();
-  if (rank != spatial + 2) return false;
-  std::vector<int> order{inner};
-  for (int d = rank - 1; d >= 0; --d)
-    if (d != inner) order.push_back(d);
-  return is_dense_in_order(t, order);
 }
 
 // By the definition, for any strides: every output looks at the product of its taps.
@@ -76,13 +66,19 @@ class ResampleReference final : public Kernel {
     const AxisMap& m = maps_[axis];
     T total = 0;
     for (int32_t t = m.begin[at[axis]]; t < m.begin[at[axis] + 1]; ++t)
-      total += static_cast<T>(m.weight[t]) *
-               sum(x + m.index[t] * x_.strides[lead + axis], at, lead, axis + 1);
+      total = static_cast<T>(total +
+                             static_cast<T>(m.weight[t]) *
+                                 sum(x + m.index[t] * x_.strides[lead + axis], at, lead, axis + 1));
     return total;
   }
   TensorRef x_, y_;
   std::vector<AxisMap> maps_;
 };
+
+KernelPtr make_reference(const StepDesc& d) {
+  return std::make_unique<ResampleReference<float>>(
+      d, axis_maps(d.op, d.args, d.inputs[d.args.operand(0)].shape, d.outputs[0].shape));
+}
 
 class ResampleKernel final : public Kernel {
  public:
@@ -184,8 +180,7 @@ class ResampleKernel final : public Kernel {
       case 8:
         return move_elements<uint64_t>(from, to);
       default:
-        for (int64_t o = 0; o < row_.out; ++o)
-          std::memcpy(to + o * n, from + row_.index[o] * n, n);
+        for (int64_t o = 0; o < row_.out; ++o) std::memcpy(to + o * n, from + row_.index[o] * n, n);
     }
   }
 
@@ -235,17 +230,27 @@ KernelPtr make_resample(const StepDesc& d) {
   for (const AxisMap& m : maps) picks = picks && m.picks();
   const bool sums = y.dtype == DType::F32 || y.dtype == DType::F16 || y.dtype == DType::BF16;
   user_check(picks || sums, "[resample] no kernel for {} tensors ({})", name_of(y.dtype), d.where);
-  const int spatial = static_cast<int>(maps.size());
   for (int inner : {-1, 1, 0})
-    if (dense_with_inner(x, spatial, inner) && dense_with_inner(y, spatial, inner))
+    if ((inner < 0 || x.shape.size() == maps.size() + 2) && is_dense_with_inner(x, inner) &&
+        is_dense_with_inner(y, inner))
       return std::make_unique<ResampleKernel>(d, std::move(maps), inner);
-  user_check(y.dtype == DType::F32, "[resample] no kernel for {} tensors in this order ({})",
-             name_of(y.dtype), d.where);
-  return std::make_unique<ResampleReference<float>>(d, std::move(maps));
+  if (sums) return make_widened(d, make_reference);
+  switch (size_of(y.dtype)) {  // elements are only moved
+    case 1:
+      return std::make_unique<ResampleReference<uint8_t>>(d, std::move(maps));
+    case 2:
+      return std::make_unique<ResampleReference<uint16_t>>(d, std::move(maps));
+    case 4:
+      return std::make_unique<ResampleReference<uint32_t>>(d, std::move(maps));
+    default:
+      return std::make_unique<ResampleReference<uint64_t>>(d, std::move(maps));
+  }
 }
 
 bool accepts_resample(Op, int, const TensorRef& physical) {
-  return physical.contiguous();
+  if (physical.contiguous()) return true;
+  return physical.shape.size() >= 4 &&
+         (is_dense_with_inner(physical, 0) || is_dense_with_inner(physical, 1));
 }
 
 }  // namespace tessera

@@ -2,7 +2,10 @@
 // See widened.h.
 #include "ops/widened.h"
 
+#include <algorithm>
 #include <array>
+#include <utility>
+#include <vector>
 
 #include "kernels/half.h"
 #include "kernels/simd.h"
@@ -19,35 +22,54 @@ bool is_half(const TensorRef& t) {
   return t.dtype == DType::F16 || t.dtype == DType::BF16;
 }
 
-// Calls row(dense offset, strided offset) for this thread's share of the rows along the last dim.
+// Whether the elements lie without gaps in some order of the dims: then the copy has that order
+// too, and is made as one row.
+bool is_dense(const TensorRef& t) {
+  std::vector<std::pair<int64_t, int64_t>> dims;
+  for (size_t d = 0; d < t.shape.size(); ++d)
+    if (t.shape[d] != 1) dims.emplace_back(t.strides[d], t.shape[d]);
+  std::sort(dims.begin(), dims.end());
+  int64_t step = 1;
+  for (const auto& [stride, size] : dims) {
+    if (stride != step) return false;
+    step *= size;
+  }
+  return true;
+}
+
+// Calls row(dense offset, strided offset, length) for this thread's share of the rows along the
+// last dim; a single row is cut.
 template <typename F>
 void for_rows(const RunCtx& ctx, const TensorRef& t, F row) {
   const int64_t inner = t.shape.empty() ? 1 : t.shape.back();
+  if (t.shape.size() <= 1) {
+    const auto [begin, end] = thread_range(ctx, inner, 16);
+    row(begin, t.shape.empty() ? 0 : begin * t.strides[0], end - begin);
+    return;
+  }
   const auto [begin, end] = thread_range(ctx, inner == 0 ? 0 : t.count() / inner);
   for (int64_t r = begin; r < end; ++r) {
     int64_t rest = r, at = 0;
-    for (size_t d = t.shape.size() - (t.shape.empty() ? 0 : 1); d-- > 0;) {
+    for (size_t d = t.shape.size() - 1; d-- > 0;) {
       at += rest % t.shape[d] * t.strides[d];
       rest /= t.shape[d];
     }
-    row(r * inner, at);
+    row(r * inner, at, inner);
   }
 }
 
 void widen(const RunCtx& ctx, const TensorRef& t, float* to) {
   const auto* from = ctx.ptr<std::byte>(t);
-  const int64_t n = t.shape.empty() ? 1 : t.shape.back(),
-                step = t.shape.empty() ? 1 : t.strides.back();
-  for_rows(ctx, t, [&](int64_t dense, int64_t at) {
+  const int64_t step = t.shape.empty() ? 1 : t.strides.back();
+  for_rows(ctx, t, [&](int64_t dense, int64_t at, int64_t n) {
     widen_row(from + at * 2, t.dtype, step, to + dense, n);
   });
 }
 
 void narrow(const RunCtx& ctx, const TensorRef& t, const float* from) {
   auto* to = ctx.ptr<std::byte>(t);
-  const int64_t n = t.shape.empty() ? 1 : t.shape.back(),
-                step = t.shape.empty() ? 1 : t.strides.back();
-  for_rows(ctx, t, [&](int64_t dense, int64_t at) {
+  const int64_t step = t.shape.empty() ? 1 : t.strides.back();
+  for_rows(ctx, t, [&](int64_t dense, int64_t at, int64_t n) {
     narrow_row(from + dense, to + at * 2, t.dtype, step, n);
   });
 }
@@ -56,14 +78,18 @@ void narrow(const RunCtx& ctx, const TensorRef& t, const float* from) {
 // scratch.
 class WidenedKernel final : public Kernel {
  public:
-  WidenedKernel(const StepDesc& desc, KernelPtr (*make)(const StepDesc&)) : inputs_(desc.inputs) {
-    outputs_ = desc.outputs;
+  WidenedKernel(const StepDesc& desc, KernelPtr (*make)(const StepDesc&))
+      : inputs_(desc.inputs), outputs_(desc.outputs) {
+    // What is dense is converted as it lies.
+    for (auto* list : {&inputs_, &outputs_})
+      for (TensorRef& t : *list)
+        if (is_half(t) && is_dense(t)) t.shape = {t.count()}, t.strides = {1};
     StepDesc inner = desc;
     int32_t region = 0;
     auto replace = [&](TensorRef& t) {
       if (is_half(t)) {
         t.dtype = DType::F32;
-        t.strides = dense_strides(t.shape);
+        if (!is_dense(t)) t.strides = dense_strides(t.shape);
         copy_at_.push_back(bytes_);
         bytes_ += (t.count() * 4 + 63) / 64 * 64;
       } else {
@@ -82,6 +108,7 @@ class WidenedKernel final : public Kernel {
     return bytes_ + inner_->scratch_bytes(threads);
   }
   bool single_thread() const override { return inner_->single_thread(); }
+  bool top_level() const override { return inner_->top_level(); }
   bool may_fail() const override { return inner_->may_fail(); }
 
   void run(const RunCtx& ctx) const override {

@@ -23,12 +23,16 @@ std::vector<int> order_dims(Order order, int rank) {
 
 bool is_spatial(Op op) {
   switch (op) {
-    case Op::MaxPool2d:
-    case Op::MaxPool2dGrad:
-    case Op::AvgPool2d:
-    case Op::AvgPool2dGrad:
-    case Op::AdaptiveAvgPool2d:
-    case Op::AdaptiveAvgPool2dGrad:
+    case Op::MaxPool:
+    case Op::MaxPoolGrad:
+    case Op::AvgPool:
+    case Op::AvgPoolGrad:
+    case Op::AdaptiveAvgPool:
+    case Op::AdaptiveAvgPoolGrad:
+    case Op::AdaptiveMaxPool:
+    case Op::AdaptiveMaxPoolGrad:
+    case Op::Resample:
+    case Op::ResampleGrad:
     case Op::GroupNorm:
     case Op::GroupNormGrad:
     case Op::BatchNorm:

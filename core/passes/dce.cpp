@@ -20,7 +20,8 @@ bool dce(Graph& g, const PassContext&) {
     if (std::none_of(n.results.begin(), n.results.end(), [&](ValueId v) { return live[v]; }))
       continue;
     for (ValueId v : n.operands) live[v] = true;
-    if (n.op == Op::MaxPool2d && n.results.size() == 2 && !live[n.results[1]]) {
+    if ((n.op == Op::MaxPool || n.op == Op::AdaptiveMaxPool) && n.results.size() == 2 &&
+        !live[n.results[1]]) {
       n.results.pop_back();
       trimmed = true;
     }

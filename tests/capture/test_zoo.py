@@ -588,40 +588,26 @@ ZOO = {
     "special": fn(lambda v: torch.erfinv(v * 0.1) + torch.asinh(v) + torch.special.i0(v)),
     "gamma": fn(lambda v: torch.lgamma(v.abs() + 0.1) + torch.polygamma(1, v.abs() + 0.5)),
     "bits": fn(lambda v: v * ((v * 8).int() << 2).gcd(torch.tensor(12, dtype=torch.int32))),
+    "conv3d": lambda: (nn.Conv3d(2, 3, 2), (x(1, 2, 4, 4, 4),)),
+    "upsample": fn(lambda v: F.interpolate(v, scale_factor=2, mode="bilinear"), 1, 2, 3, 3),
+    "upsample_nearest": fn(lambda v: F.interpolate(v, scale_factor=2), 1, 2, 3, 3),
+    "adaptive_max_pool": fn(lambda v: F.adaptive_max_pool2d(v, 2), 1, 2, 5, 5),
+    "max_pool3d": fn(lambda v: F.max_pool3d(v, 2), 1, 2, 4, 4, 4),
+    "reflection_pad": fn(lambda v: F.pad(v, (1, 1, 1, 1), mode="reflect"), 1, 2, 4, 4),
+    "fold": fn(lambda v: F.unfold(v, 2), 1, 2, 4, 4),
+    "grid_sample": lambda: (
+        Fn(lambda v, g: F.grid_sample(v, g, align_corners=False), 1, 2, 4, 4),
+        (x(1, 2, 4, 4), x(1, 3, 3, 2)),
+    ),
 }
 
 # Ops that the core has no row for: the text must still be right, through host calls.
 HOSTED = {
-    "conv3d": (
-        lambda: (nn.Conv3d(2, 3, 2), (x(1, 2, 4, 4, 4),)),
-        "convolution convolution_backward",
-    ),
     "cumsum": (fn(lambda v: v.cumsum(1)), "cumsum"),
     "sort": (fn(lambda v: v.sort(1)[0]), "sort scatter"),
     "topk": (fn(lambda v: v.topk(2, 1)[0]), "topk scatter"),
     "prod": (fn(lambda v: v.prod(1, keepdim=True) * v), "cumprod"),
     "median": (fn(lambda v: v.median(1)[0]), "median"),
-    "upsample": (
-        fn(lambda v: F.interpolate(v, scale_factor=2, mode="bilinear"), 1, 2, 3, 3),
-        "upsample_bilinear2d upsample_bilinear2d_backward",
-    ),
-    "upsample_nearest": (
-        fn(lambda v: F.interpolate(v, scale_factor=2), 1, 2, 3, 3),
-        "upsample_nearest2d upsample_nearest2d_backward",
-    ),
-    "adaptive_max_pool": (
-        fn(lambda v: F.adaptive_max_pool2d(v, 2), 1, 2, 5, 5),
-        "adaptive_max_pool2d adaptive_max_pool2d_backward",
-    ),
-    "max_pool3d": (
-        fn(lambda v: F.max_pool3d(v, 2), 1, 2, 4, 4, 4),
-        "max_pool3d_with_indices max_pool3d_with_indices_backward",
-    ),
-    "reflection_pad": (
-        fn(lambda v: F.pad(v, (1, 1, 1, 1), mode="reflect"), 1, 2, 4, 4),
-        "reflection_pad2d reflection_pad2d_backward",
-    ),
-    "fold": (fn(lambda v: F.unfold(v, 2), 1, 2, 4, 4), "im2col col2im"),
     "unfold": (fn(lambda v: v.unfold(1, 2, 1), 3, 5), "unfold unfold_backward"),
     "diagonal": (
         fn(lambda v: v.diagonal(), 4, 4),
@@ -637,13 +623,6 @@ HOSTED = {
         None,
     ),
     "cummax": (fn(lambda v: v.cummax(1)[0] + v.logcumsumexp(1)), None),
-    "grid_sample": (
-        lambda: (
-            Fn(lambda v, g: F.grid_sample(v, g, align_corners=False), 1, 2, 4, 4),
-            (x(1, 2, 4, 4), x(1, 3, 3, 2)),
-        ),
-        "grid_sampler_2d grid_sampler_2d_backward",
-    ),
 }
 
 

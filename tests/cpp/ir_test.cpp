@@ -15,7 +15,7 @@ graph "everything" {
   const %2 "c0" : bool[]
   input %3 "x" : f32[4,2]
   %4 = mm(%3, %0) : f32[4,3] !0
-  %5, %6 = max_pool2d_with_indices(%4, [2, 2], [2, 2], [0, 0], [1, 1], false) : f32[2,1], i64[2,1]
+  %5, %6 = max_pool(%4, [2, 2], [2, 2], [0, 0], [1, 1], false) : f32[2,1], i64[2,1]
   %7 = host_call("aten::special.default", [%5, none, %6], 1.5, -inf, nan, "text\nline", f16, none, true) : f32[2,1] !1
   %8 = fused(%4) {
     input %0 "i0" : f32[4,3]

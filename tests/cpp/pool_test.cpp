@@ -6,10 +6,12 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <functional>
 #include <limits>
 
 #include "kernel_harness.h"
 #include "ops/registry.h"
+#include "row_test_util.h"
 
 namespace tessera {
 namespace {
@@ -56,7 +58,7 @@ void for_each_index(const Dims& shape, F f) {
         for (int64_t w = 0; w < shape[3]; ++w) f(Dims{n, c, h, w});
 }
 
-void poison(Buffer& b) {
+void spoil(Buffer& b) {
   std::fill_n(b.memory.begin(), b.ref.bytes(), std::byte{0xff});
 }
 
@@ -113,14 +115,14 @@ StepDesc desc(Op op, std::vector<Arg> args) {
 StepDesc max_desc(const Case& p) {
   std::vector<Arg> a{Arg::operand(0)};
   for (Arg& v : window_args(p, true)) a.push_back(v);
-  return desc(Op::MaxPool2d, a);
+  return desc(Op::MaxPool, a);
 }
 
 StepDesc max_grad_desc(const Case& p) {
   std::vector<Arg> a{Arg::operand(0), Arg::operand(1)};
   for (Arg& v : window_args(p, true)) a.push_back(v);
   a.push_back(Arg::operand(2));
-  return desc(Op::MaxPool2dGrad, a);
+  return desc(Op::MaxPoolGrad, a);
 }
 
 Dims pooled_shape(const Case& p) {
@@ -151,12 +153,12 @@ TEST_CASE("max pool and its gradient equal ATen's definition") {
       max_by_definition(p, x, want, want_index);
       for (int threads : {1, 2}) {
         Buffer y = want, index = want_index;
-        poison(y), poison(index);
+        spoil(y), spoil(index);
         test::run_step(make_pool, max_desc(p), {&x}, {&y, &index}, threads);
         CHECK(y.memory == want.memory);
         CHECK(index.memory == want_index.memory);
         Buffer alone = want;  // without indices
-        poison(alone);
+        spoil(alone);
         test::run_step(make_pool, max_desc(p), {&x}, {&alone}, threads);
         CHECK(alone.memory == want.memory);
       }
@@ -171,7 +173,7 @@ TEST_CASE("max pool and its gradient equal ATen's definition") {
       Buffer first = x;
       for (int threads : {1, 2}) {
         Buffer gx = x;
-        poison(gx);
+        spoil(gx);
         test::run_step(make_pool, max_grad_desc(p), {&gy, &x, &want_index}, {&gx}, threads);
         same(gx, want_gx, 1e-5);
         if (threads == 1) first = gx;
@@ -219,9 +221,9 @@ TEST_CASE("average pool and its gradient equal ATen's definition") {
         Buffer first = want, first_gx = x;
         for (int threads : {1, 2}) {
           Buffer y = want, gx = x;
-          poison(y), poison(gx);
-          test::run_step(make_pool, desc(Op::AvgPool2d, args), {&x}, {&y}, threads);
-          test::run_step(make_pool, desc(Op::AvgPool2dGrad, grad_args), {&gy, &x}, {&gx}, threads);
+          spoil(y), spoil(gx);
+          test::run_step(make_pool, desc(Op::AvgPool, args), {&x}, {&y}, threads);
+          test::run_step(make_pool, desc(Op::AvgPoolGrad, grad_args), {&gy, &x}, {&gx}, threads);
           same(y, want, 1e-5);
           same(gx, want_gx, 1e-5);
           if (threads == 1) first = y, first_gx = gx;
@@ -263,12 +265,13 @@ TEST_CASE("adaptive average pool cuts the image as ATen does") {
         });
         for (int threads : {1, 2}) {
           Buffer y = want, gx = x;
-          poison(y), poison(gx);
-          test::run_step(make_pool, desc(Op::AdaptiveAvgPool2d, {Arg::operand(0), Arg::ints(size)}),
+          spoil(y), spoil(gx);
+          test::run_step(make_pool, desc(Op::AdaptiveAvgPool, {Arg::operand(0), Arg::ints(size)}),
                          {&x}, {&y}, threads);
-          test::run_step(make_pool,
-                         desc(Op::AdaptiveAvgPool2dGrad, {Arg::operand(0), Arg::operand(1)}),
-                         {&gy, &x}, {&gx}, threads);
+          test::run_step(
+              make_pool,
+              desc(Op::AdaptiveAvgPoolGrad, {Arg::operand(0), Arg::operand(1), Arg::ints(size)}),
+              {&gy, &x}, {&gx}, threads);
           same(y, want, 1e-5);
           same(gx, want_gx, 1e-5);
         }
@@ -299,6 +302,144 @@ TEST_CASE("images without a batch dim, and results in another order than the ima
   });
 }
 
+// Inputs of each output along one axis: window [first, last) by steps of `step`, and what an
+// average divides by.
+struct Taps {
+  int64_t first, last, step, size;
+};
+using AxisOf = std::function<Taps(int axis, int64_t o)>;
+
+// One definition for all poolings of volumes: visits (output, input, index in the volume) by
+// window.
+template <typename F>
+void for_windows(const Dims& out, const Dims& in, const AxisOf& axis, F f) {
+  test::each_index(out, [&](const Dims& o) {
+    const Taps d = axis(0, o[2]), h = axis(1, o[3]), w = axis(2, o[4]);
+    bool first = true;
+    for (int64_t z = d.first; z < d.last; z += d.step)
+      for (int64_t y = h.first; y < h.last; y += h.step)
+        for (int64_t x = w.first; x < w.last; x += w.step) {
+          f(o, Dims{o[0], o[1], z, y, x}, (z * in[3] + y) * in[4] + x, d.size * h.size * w.size,
+            first);
+          first = false;
+        }
+  });
+}
+
+TEST_CASE("volumes are pooled as ATen does, sliding and adaptive, in all orders") {
+  const Dims in{3, 18, 7, 6, 9}, kernel{3, 2, 3}, stride{2, 2, 1}, pad{1, 0, 1};
+  const std::vector<int> orders[] = {{4, 3, 2, 1, 0}, {1, 4, 3, 2, 0}, {0, 4, 3, 2, 1}};
+  for (bool adaptive : {false, true})
+    for (const auto& order : orders) {
+      CAPTURE(adaptive);
+      CAPTURE(order[0]);
+      const Dims size = adaptive ? Dims{3, 4, 5} : Dims{4, 3, 9};
+      const Dims out{in[0], in[1], size[0], size[1], size[2]};
+      const AxisOf axis = [&](int a, int64_t o) -> Taps {
+        const int64_t n = in[2 + a];
+        if (adaptive) {
+          const int64_t begin = o * n / size[a], end = ((o + 1) * n + size[a] - 1) / size[a];
+          return {begin, end, 1, end - begin};
+        }
+        const int64_t start = o * stride[a] - pad[a];
+        const int64_t padded = std::min(start + kernel[a], n + pad[a]) - start;
+        return {std::max<int64_t>(start, 0), std::min(start + kernel[a], n), 1, padded};
+      };
+      Buffer x = buffer(DType::F32, in, order).randn(1),
+             gy = buffer(DType::F32, out, order).randn(2);
+      for (int64_t i = 0; i < x.ref.count(); ++i) {
+        float& v = x.data<float>()[i];
+        v = i % 53 == 0 ? std::numeric_limits<float>::quiet_NaN() : std::round(v);
+      }
+      Buffer want = gy, want_index = buffer(DType::I64, out, order);
+      for_windows(out, in, axis,
+                  [&](const Dims& o, const Dims& i, int64_t flat, int64_t, bool first) {
+                    const float v = x.at<float>(i);
+                    float& best = want.at<float>(o);
+                    if (first || v > best || std::isnan(v))
+                      best = v, want_index.at<int64_t>(o) = flat;
+                  });
+      Buffer want_gx = x, mean = gy, want_mean_gx = x;
+      std::fill_n(want_gx.data<float>(), x.ref.count(), 0.0f);
+      std::fill_n(want_mean_gx.data<float>(), x.ref.count(), 0.0f);
+      std::fill_n(mean.data<float>(), mean.ref.count(), 0.0f);
+      Buffer finite = buffer(DType::F32, in, order).randn(5);
+      for_windows(out, in, axis,
+                  [&](const Dims& o, const Dims& i, int64_t flat, int64_t count, bool) {
+                    if (want_index.at<int64_t>(o) == flat) want_gx.at<float>(i) += gy.at<float>(o);
+                    mean.at<float>(o) += finite.at<float>(i) / static_cast<float>(count);
+                    want_mean_gx.at<float>(i) += gy.at<float>(o) / static_cast<float>(count);
+                  });
+      std::vector<Arg> max_args, avg_args;
+      if (adaptive) {
+        max_args = avg_args = {Arg::ints(size)};
+      } else {
+        max_args = {Arg::ints(kernel), Arg::ints(stride), Arg::ints(pad), Arg::ints({1}),
+                    Arg::boolean(false)};
+        avg_args = {Arg::ints(kernel),   Arg::ints(stride),  Arg::ints(pad),
+                    Arg::boolean(false), Arg::boolean(true), Arg::none()};
+      }
+      auto with = [](std::vector<Arg> head, const std::vector<Arg>& tail) {
+        head.insert(head.end(), tail.begin(), tail.end());
+        return head;
+      };
+      std::vector<Arg> max_grad = with({Arg::operand(0), Arg::operand(1)}, max_args);
+      max_grad.push_back(Arg::operand(2));
+      for (int threads : {1, 2}) {
+        Buffer y = want, index = want_index, gx = x, mean_y = mean, mean_gx = x;
+        for (Buffer* b : {&y, &index, &gx, &mean_y, &mean_gx}) spoil(*b);
+        test::run_step(
+            make_pool,
+            desc(adaptive ? Op::AdaptiveMaxPool : Op::MaxPool, with({Arg::operand(0)}, max_args)),
+            {&x}, {&y, &index}, threads);
+        test::run_step(make_pool,
+                       desc(adaptive ? Op::AdaptiveMaxPoolGrad : Op::MaxPoolGrad, max_grad),
+                       {&gy, &x, &want_index}, {&gx}, threads);
+        test::run_step(
+            make_pool,
+            desc(adaptive ? Op::AdaptiveAvgPool : Op::AvgPool, with({Arg::operand(0)}, avg_args)),
+            {&finite}, {&mean_y}, threads);
+        test::run_step(make_pool,
+                       desc(adaptive ? Op::AdaptiveAvgPoolGrad : Op::AvgPoolGrad,
+                            with({Arg::operand(0), Arg::operand(1)}, avg_args)),
+                       {&gy, &x}, {&mean_gx}, threads);
+        CHECK(y.memory == want.memory);
+        CHECK(index.memory == want_index.memory);
+        same(gx, want_gx, 1e-5);
+        same(mean_y, mean, 1e-5);
+        same(mean_gx, want_mean_gx, 1e-5);
+      }
+    }
+}
+
+TEST_CASE("elements are put back at their indices, the last of several wins") {
+  Buffer x(DType::F32, {2, 3, 4, 5}), index(DType::I64, {2, 3, 4, 5});
+  x.randn(1);
+  std::mt19937 gen(3);
+  for (int64_t i = 0; i < index.ref.count(); ++i) index.data<int64_t>()[i] = gen() % 42;
+  Buffer put(DType::F32, {2, 3, 6, 7}), sum(DType::F32, {2, 3, 6, 7});
+  test::each_index(x.ref.shape, [&](const Dims& i) {
+    const int64_t at = index.at<int64_t>(i);
+    put.at<float>({i[0], i[1], at / 7, at % 7}) = x.at<float>(i);
+    sum.at<float>({i[0], i[1], at / 7, at % 7}) += x.at<float>(i);
+  });
+  const std::vector<Arg> args{Arg::operand(0), Arg::operand(1), Arg::ints({6, 7})};
+  for (int threads : {1, 2}) {
+    Buffer y = put, z = sum;
+    spoil(y), spoil(z);
+    test::run_step(make_pool_index, desc(Op::MaxUnpool, args), {&x, &index}, {&y}, threads);
+    test::run_step(make_pool_index, desc(Op::PoolIndexAdd, args), {&x, &index}, {&z}, threads);
+    CHECK(y.memory == put.memory);
+    same(z, sum, 1e-6);
+  }
+  CHECK(!test::harness_errors().any());
+  index.data<int64_t>()[17] = 42;
+  test::run_step(make_pool_index, desc(Op::MaxUnpool, args), {&x, &index}, {&put}, 1);
+  const auto error = test::harness_errors().take();
+  REQUIRE(error);
+  CHECK(error->message.find("invalid max index: 42") != std::string::npos);
+}
+
 TEST_CASE("other element types take the plain loops") {
   const Case p{1, 1, 4, 4, 2, 2, 2, 2, 0, 0, 1, 1, false};
   Buffer x(DType::I64, {1, 1, 4, 4}), y(DType::I64, {1, 1, 2, 2}), index(DType::I64, {1, 1, 2, 2});
@@ -312,7 +453,7 @@ TEST_CASE("other element types take the plain loops") {
   Buffer half(DType::F16, {1, 1, 2, 2}), mean(DType::F16, {1, 1, 1, 1});
   const uint16_t bits[] = {0x3c00, 0x4000, 0x4200, 0x4400};  // 1 2 3 4
   std::copy(bits, bits + 4, half.data<uint16_t>());
-  test::run_step(make_pool, desc(Op::AdaptiveAvgPool2d, {Arg::operand(0), Arg::ints({1, 1})}),
+  test::run_step(make_pool, desc(Op::AdaptiveAvgPool, {Arg::operand(0), Arg::ints({1, 1})}),
                  {&half}, {&mean}, 1);
   CHECK(mean.data<uint16_t>()[0] == 0x4100);  // 2.5
 }

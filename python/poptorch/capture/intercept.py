@@ -135,6 +135,21 @@ def _attention_math(q, k, v, mask, dropout_p, is_causal, scale):
     return torch.matmul(weights, v)
 
 
+def _pad(mode, func, args, kwargs):
+    def bind(input, pad, mode="constant", value=None):
+        return input, list(pad), mode
+
+    x, pad, how = bind(*args, **kwargs)
+    dtypes = (torch.float32, torch.float16, torch.bfloat16)
+    if how != "circular" or x.dtype not in dtypes or "resample" not in mode.session.native_ops:
+        return NotImplemented
+    spatial = len(pad) // 2
+    fits = x.dim() == spatial + 2 and 1 <= spatial <= 3 and x.numel() > 0
+    for i, amount in enumerate(pad):
+        fits = fits and 0 <= amount <= x.shape[-1 - i // 2]
+    return library.CircularPad.apply(x, pad) if fits else NotImplemented
+
+
 def _dropout(mode, func, args, kwargs):
     def bind(input, p=0.5, training=True, inplace=False):
         return input, p, training, inplace
@@ -337,6 +352,7 @@ _NORM_ARGUMENTS = {
 HANDLERS = {
     F.scaled_dot_product_attention: _attention,
     F.dropout: _dropout,
+    F.pad: _pad,
     torch.dropout: _dropout,
     torch.dropout_: _dropout,
     F.gaussian_nll_loss: _gaussian_nll_loss,

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ops of our own in a captured graph: the loss mark, whole attention, CTC with static shapes.
+"""Ops of our own in a captured graph: the loss mark, whole attention, circular padding, CTC with
+static shapes.
 
 They have fake versions for capture; those that may end as a host call have a CPU version too.
 """
@@ -25,6 +26,8 @@ _lib.define(
     "ctc_loss_backward(Tensor grad, Tensor log_probs, Tensor targets, Tensor input_lengths, "
     "Tensor target_lengths, Tensor loss, Tensor log_alpha, int blank, bool zero_infinity) -> Tensor"
 )
+_lib.define("circular_pad(Tensor x, int[] pad) -> Tensor")
+_lib.define("circular_pad_backward(Tensor grad, int[] shape, int[] pad) -> Tensor")
 
 ops = torch.ops.tessera
 aten = torch.ops.aten
@@ -55,6 +58,19 @@ def _(log_probs, targets, input_lengths, target_lengths, blank, zero_infinity, l
 @torch.library.register_fake("tessera::ctc_loss_backward", lib=_lib)
 def _(grad, log_probs, *rest):
     return torch.empty_like(log_probs)
+
+
+@torch.library.register_fake("tessera::circular_pad", lib=_lib)
+def _(x, pad):
+    shape = list(x.shape)
+    for i, amount in enumerate(pad):
+        shape[-1 - i // 2] += amount
+    return x.new_empty(shape)
+
+
+@torch.library.register_fake("tessera::circular_pad_backward", lib=_lib)
+def _(grad, shape, pad):
+    return grad.new_empty(shape)
 
 
 def _ctc_loss_cpu(log_probs, targets, input_lengths, target_lengths, blank, zero_infinity, longest):
@@ -118,6 +134,19 @@ class Attention(torch.autograd.Function):
         q, k, v, mask, out, logsumexp = ctx.saved_tensors
         dq, dk, dv = ops.sdpa_backward(grad, q, k, v, mask, out, logsumexp, *ctx.rest)
         return dq, dk, dv, None, None, None, None, None
+
+
+class CircularPad(torch.autograd.Function):
+    """Padding by what is at the other end; ATen makes it of many writes."""
+
+    @staticmethod
+    def forward(ctx, x, pad):
+        ctx.rest = (list(x.shape), pad)
+        return ops.circular_pad(x, pad)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return ops.circular_pad_backward(grad, *ctx.rest), None
 
 
 class CtcLoss(torch.autograd.Function):

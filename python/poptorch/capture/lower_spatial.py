@@ -4,12 +4,21 @@ dims."""
 
 import torch
 
+from ._torch_private import without_modes
 from .lowering import lower
 from .writer import MissingRow
 
 
 def _each(values, count_):
     return list(values) * count_ if len(values) == 1 else list(values)
+
+
+def _batched(w, x, spatial):
+    return x if len(x.shape) == spatial + 2 else w.unsqueeze(x, 0)
+
+
+def _batched_shape(shape, spatial):
+    return tuple(shape) if len(shape) == spatial + 2 else (1, *shape)
 
 
 # Convolution. The gradients of a convolution, and transposed convolutions, are rows of their own.
@@ -111,80 +120,152 @@ _register_upsample("_upsample_bicubic2d_aa", 2, "cubic-aa")
 def _register_pad(name, mode):
     @lower(name)
     def _(w, n, x, pad):
-        return _resample(w, x, mode, n.shape[-(len(pad) // 2) :], False, pad[-2::-2])
+        spatial = len(pad) // 2
+        y = _resample(w, _batched(w, x, spatial), mode, n.shape[-spatial:], False, pad[-2::-2])
+        return w.view(y, n.shape)
 
     @lower(name + "_backward")
     def _(w, n, grad, x, pad):
-        size = x.shape[-(len(pad) // 2) :]
-        return _resample(w, grad, mode, size, False, pad[-2::-2], back=True)
+        spatial = len(pad) // 2
+        grad = _batched(w, grad, spatial)
+        size = x.shape[-spatial:]
+        return w.view(_resample(w, grad, mode, size, False, pad[-2::-2], back=True), n.shape)
 
 
 for _d in (1, 2, 3):
     _register_pad(f"reflection_pad{_d}d", "reflect")
     _register_pad(f"replication_pad{_d}d", "replicate")
 
-# Pooling
+@lower("tessera::circular_pad")
+def _(w, n, x, pad):
+    return _resample(w, x, "circular", n.shape[-(len(pad) // 2) :], False, pad[-2::-2])
 
 
-def _pool_setup(w, x, kernel, stride):
-    if not x.dtype.is_floating_point:
-        raise MissingRow("pool of integers")
-    kernel = _each(kernel, 2)
-    return _batched(w, x), kernel, _each(stride, 2) if stride else kernel
+@lower("tessera::circular_pad_backward")
+def _(w, n, grad, shape, pad):
+    size = shape[-(len(pad) // 2) :]
+    return _resample(w, grad, "circular", size, False, pad[-2::-2], back=True)
 
 
-def _batched(w, x):
-    return x if len(x.shape) == 4 else w.unsqueeze(x, 0)
+# Pooling. Rows have a batch dim always, and take the number of spatial dims from their arguments.
 
 
-def _batched_shape(shape):
-    return tuple(shape) if len(shape) == 4 else (1, *shape)
+def _window(spatial, kernel, stride, *rest):
+    kernel = _each(kernel, spatial)
+    stride = _each(stride, spatial) if stride else kernel
+    return [kernel, stride, *[_each(r, spatial) for r in rest]]
 
 
-@lower("max_pool2d_with_indices")
-def _(w, n, x, kernel, stride, padding, dilation, ceil_mode):
-    x, kernel, stride = _pool_setup(w, x, kernel, stride)
-    args = [x, kernel, stride, _each(padding, 2), _each(dilation, 2), ceil_mode]
-    shape = _batched_shape(n.shape)
-    types = [(x.dtype, shape), (torch.int64, shape)]
-    y, index = w.ops("max_pool2d_with_indices", args, types)
-    return [w.view(y, n.shape), w.view(index, n.shape)]
+def _pool(w, n, name, x, spatial, args, index=False):
+    x = _batched(w, x, spatial)
+    types = [(x.dtype, _batched_shape(n.shape, spatial))]
+    if index:
+        types.append((torch.int64, types[0][1]))
+    results = w.ops(name, [x, *args], types)
+    return [w.view(r, n.shape) for r in results]
 
 
-@lower("max_pool2d_with_indices_backward")
-def _(w, n, grad, x, kernel, stride, padding, dilation, ceil_mode, index):
-    x, kernel, stride = _pool_setup(w, x, kernel, stride)
-    args = [_batched(w, grad), x, kernel, stride, _each(padding, 2), _each(dilation, 2), ceil_mode]
-    args.append(_batched(w, index))
-    y = w.op("max_pool2d_with_indices_backward", args, x.dtype, x.shape)
-    return w.view(y, n.shape)
+def _pool_grad(w, n, name, grad, x, spatial, args, index=None):
+    grad, x = _batched(w, grad, spatial), _batched(w, x, spatial)
+    args = [grad, x, *args, *([] if index is None else [_batched(w, index, spatial)])]
+    return w.view(w.op(name, args, x.dtype, x.shape), n.shape)
 
 
-@lower("avg_pool2d")
-def _(w, n, x, kernel, stride, padding, *rest):
-    x, kernel, stride = _pool_setup(w, x, kernel, stride)
-    args = [x, kernel, stride, _each(padding, 2), *rest]
-    return w.view(w.op("avg_pool2d", args, x.dtype, _batched_shape(n.shape)), n.shape)
+def _register_pools(d):
+    @lower(f"max_pool{d}d_with_indices")
+    def _(w, n, x, kernel, stride, padding, dilation, ceil_mode):
+        args = [*_window(d, kernel, stride, padding, dilation), ceil_mode]
+        return _pool(w, n, "max_pool", x, d, args, index=True)
+
+    @lower(f"max_pool{d}d_with_indices_backward")
+    def _(w, n, grad, x, kernel, stride, padding, dilation, ceil_mode, index):
+        args = [*_window(d, kernel, stride, padding, dilation), ceil_mode]
+        return _pool_grad(w, n, "max_pool_backward", grad, x, d, args, index)
+
+    @lower(f"avg_pool{d}d")
+    def _(w, n, x, kernel, stride, padding, *rest):
+        args = [*_window(d, kernel, stride, padding), *rest]
+        return _pool(w, n, "avg_pool", x, d, args)[0]
+
+    @lower(f"avg_pool{d}d_backward")
+    def _(w, n, grad, x, kernel, stride, padding, *rest):
+        args = [*_window(d, kernel, stride, padding), *rest]
+        return _pool_grad(w, n, "avg_pool_backward", grad, x, d, args)
+
+    @lower(f"_adaptive_avg_pool{d}d")
+    def _(w, n, x, size):
+        return _pool(w, n, "adaptive_avg_pool", x, d, [list(size)])[0]
+
+    @lower(f"_adaptive_avg_pool{d}d_backward")
+    def _(w, n, grad, x):
+        return _pool_grad(w, n, "adaptive_avg_pool_backward", grad, x, d, [list(grad.shape[-d:])])
+
+    @lower(f"adaptive_max_pool{d}d")
+    def _(w, n, x, size):
+        return _pool(w, n, "adaptive_max_pool", x, d, [list(size)], index=True)
+
+    @lower(f"adaptive_max_pool{d}d_backward")
+    def _(w, n, grad, x, index):
+        size = [list(grad.shape[-d:])]
+        return _pool_grad(w, n, "adaptive_max_pool_backward", grad, x, d, size, index)
+
+    @lower(f"fractional_max_pool{d}d")
+    def _(w, n, x, kernel, size, samples):
+        if x.dtype is not torch.float32:
+            raise MissingRow("windows of a half-precision fractional pool")
+        args = [x, _each(kernel, d), _each(size, d), samples]
+        return list(w.ops("fractional_max_pool", args, n.types()))
+
+    @lower(f"fractional_max_pool{d}d_backward")
+    def _(w, n, grad, x, kernel, size, index):
+        return w.op("pool_index_add", [grad, index, list(x.shape[-d:])], x.dtype, x.shape)
+
+    @lower(f"max_unpool{d}d")
+    def _(w, n, x, index, size, *_window):
+        return w.op("max_unpool", [x, index, list(n.shape[-d:])], x.dtype, n.shape)
 
 
-@lower("avg_pool2d_backward")
-def _(w, n, grad, x, kernel, stride, padding, *rest):
-    x, kernel, stride = _pool_setup(w, x, kernel, stride)
-    args = [_batched(w, grad), x, kernel, stride, _each(padding, 2), *rest]
-    return w.view(w.op("avg_pool2d_backward", args, x.dtype, x.shape), n.shape)
+for _d in (2, 3):
+    _register_pools(_d)
 
 
-@lower("_adaptive_avg_pool2d")
-def _(w, n, x, size):
-    y = w.op("_adaptive_avg_pool2d", [_batched(w, x), list(size)], x.dtype, _batched_shape(n.shape))
-    return w.view(y, n.shape)
+# Sampling at positions that are data
 
 
-@lower("_adaptive_avg_pool2d_backward")
-def _(w, n, grad, x):
-    args = [_batched(w, grad), _batched(w, x)]
-    y = w.op("_adaptive_avg_pool2d_backward", args, x.dtype, _batched_shape(x.shape))
-    return w.view(y, n.shape)
+@lower("grid_sampler_2d", "grid_sampler_3d")
+def _(w, n, x, grid, mode, padding, align_corners):
+    return w.op("grid_sampler", [x, grid, mode, padding, align_corners], n.dtype, n.shape)
+
+
+@lower("grid_sampler_2d_backward", "grid_sampler_3d_backward")
+def _(w, n, grad, x, grid, mode, padding, align_corners, _mask):
+    args = [grad, x, grid, mode, padding, align_corners]
+    return list(w.ops("grid_sampler_backward", args, [(t.dtype, t.shape) for t in (x, grid)]))
+
+
+def _base_grid(w, size, align_corners, dtype):
+    """Positions of the pixels of an image from -1 to 1, width first, and a one."""
+
+    def make():
+        axes = []
+        for i, extent in enumerate(reversed(size)):
+            line = torch.linspace(-1, 1, extent) if extent > 1 else torch.zeros(extent)
+            if not align_corners:
+                line = line * (extent - 1) / extent
+            axes.append(line.reshape([-1 if d == i else 1 for d in reversed(range(len(size)))]))
+        planes = [a.expand(size) for a in (*axes, torch.ones(()))]
+        return torch.stack(planes, -1).reshape(-1, len(planes)).to(dtype)
+
+    return w.constant(without_modes(make))
+
+
+@lower("affine_grid_generator")
+def _(w, n, theta, size, align_corners):
+    batch, axes, numbers = theta.shape
+    base = _base_grid(w, size[2:], align_corners, theta.dtype)
+    base = w.expand(w.unsqueeze(base, 0), (batch, *base.shape))
+    by_row = w.op("transpose", [theta, 1, 2], theta.dtype, (batch, numbers, axes))
+    return w.view(w.op("bmm", [base, by_row], theta.dtype, (batch, base.shape[1], axes)), n.shape)
 
 
 # Rearrangements between channels and space
@@ -206,3 +287,10 @@ def _(w, n, x, r):
     x = w.view(x, (*lead, c, height // r, r, width // r, r))
     x = w.permute(x, [*range(k), k, k + 2, k + 4, k + 1, k + 3])
     return w.view(x, n.shape)
+
+
+@lower("channel_shuffle", "native_channel_shuffle")
+def _(w, n, x, groups):
+    batch, channels, *rest = x.shape
+    split = w.view(x, (batch, groups, channels // groups, *rest))
+    return w.view(w.permute(split, [0, 2, 1, *range(3, len(rest) + 3)]), n.shape)

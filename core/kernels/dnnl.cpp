@@ -36,6 +36,19 @@ DnnlDims spatial(const ConvShape& s, const std::array<int64_t, 3>& a, int64_t ad
   return dims;
 }
 
+// Padding behind the image. A transposed convolution may have made it larger than the windows reach
+// (output_padding beyond the stride), which the library takes as less padding.
+DnnlDims high_padding(const ConvShape& s) {
+  DnnlDims dims;
+  for (int d = first_spatial(s); d < 3; ++d) {
+    const int64_t window = s.dilation[d] * (s.kernel[d] - 1) + 1;
+    const int64_t reach = (s.out[d] - 1) * s.stride[d] + window - s.in[d] - s.pad[d];
+    const bool symmetric = (s.in[d] + 2 * s.pad[d] - window) / s.stride[d] + 1 == s.out[d];
+    dims.push_back(symmetric ? s.pad[d] : reach);
+  }
+  return dims;
+}
+
 Desc activation(const ConvShape& s, int64_t channels, const std::array<int64_t, 3>& size,
                 const Strides5& strides, dnnl::memory::data_type type) {
   DnnlDims dims{s.n, channels}, steps{strides[0], strides[1]};
@@ -128,7 +141,7 @@ void DnnlConvolution::Parts::build(const DnnlConvDesc& d) {
              y_desc = activation(s, s.k, s.out, d.y, type);
   const Desc w_desc = weights(s, d.w, transposed, type, false);
   const Desc w_any = weights(s, d.w, transposed, type, true);
-  const DnnlDims stride = spatial(s, s.stride), pad = spatial(s, s.pad),
+  const DnnlDims stride = spatial(s, s.stride), pad = spatial(s, s.pad), high = high_padding(s),
                  dilation = spatial(s, s.dilation, -1);
   std::optional<Desc> bias_desc;
   if (d.bias) bias_desc = Desc({transposed ? s.c : s.k}, type, dnnl::memory::format_tag::a);
@@ -141,9 +154,9 @@ void DnnlConvolution::Parts::build(const DnnlConvDesc& d) {
   auto forward = [&] {
     return Forward::primitive_desc(
         d.bias ? Forward::desc(dnnl::prop_kind::forward_training, algorithm, x_desc, w_any, b,
-                               y_desc, stride, dilation, pad, pad)
+                               y_desc, stride, dilation, pad, high)
                : Forward::desc(dnnl::prop_kind::forward_training, algorithm, x_desc, w_any, y_desc,
-                               stride, dilation, pad, pad),
+                               stride, dilation, pad, high),
         attr, engine);
   };
   switch (d.direction) {
@@ -156,7 +169,7 @@ void DnnlConvolution::Parts::build(const DnnlConvDesc& d) {
     }
     case ConvDirection::kInputGrad: {
       using Backward = dnnl::convolution_backward_data;
-      Backward::primitive_desc pd({algorithm, x_desc, w_any, y_desc, stride, dilation, pad, pad},
+      Backward::primitive_desc pd({algorithm, x_desc, w_any, y_desc, stride, dilation, pad, high},
                                   attr, engine, forward());
       primitive = Backward(pd);
       finish(pd, x_desc, w_desc, y_desc, pd.weights_desc(), bias_desc,
@@ -165,7 +178,7 @@ void DnnlConvolution::Parts::build(const DnnlConvDesc& d) {
     }
     case ConvDirection::kWeightGrad: {
       using Backward = dnnl::convolution_backward_weights;
-      Backward::primitive_desc pd({algorithm, x_desc, w_any, y_desc, stride, dilation, pad, pad},
+      Backward::primitive_desc pd({algorithm, x_desc, w_any, y_desc, stride, dilation, pad, high},
                                   attr, engine, forward());
       primitive = Backward(pd);
       finish(pd, x_desc, w_desc, y_desc, pd.diff_weights_desc(), bias_desc,
@@ -177,8 +190,9 @@ void DnnlConvolution::Parts::build(const DnnlConvDesc& d) {
       const auto how = dnnl::algorithm::deconvolution_direct;
       const auto kind = dnnl::prop_kind::forward_training;
       Transposed::primitive_desc pd(
-          d.bias ? Transposed::desc(kind, how, y_desc, w_any, b, x_desc, stride, dilation, pad, pad)
-                 : Transposed::desc(kind, how, y_desc, w_any, x_desc, stride, dilation, pad, pad),
+          d.bias
+              ? Transposed::desc(kind, how, y_desc, w_any, b, x_desc, stride, dilation, pad, high)
+              : Transposed::desc(kind, how, y_desc, w_any, x_desc, stride, dilation, pad, high),
           attr, engine);
       primitive = Transposed(pd);
       finish(pd, x_desc, w_desc, y_desc, pd.weights_desc(), bias_desc,
@@ -196,7 +210,8 @@ std::unique_ptr<DnnlConvolution> DnnlConvolution::make(const DnnlConvDesc& desc)
   try {
     parts->build(desc);
   } catch (const dnnl::error& e) {
-    if (e.status == dnnl_unimplemented) return nullptr;
+    // A negative padding is an invalid argument to it.
+    if (e.status == dnnl_unimplemented || e.status == dnnl_invalid_arguments) return nullptr;
     throw InternalError(std::string("internal error: oneDNN convolution: ") + e.what());
   }
   return std::unique_ptr<DnnlConvolution>(new DnnlConvolution(std::move(parts)));

@@ -182,7 +182,7 @@ AxisMap axis_map(MapMode mode, int64_t in, int64_t out, bool align_corners, doub
 RowPlan row_plan(const AxisMap& a) {
   constexpr int64_t kBlock = 16;
   // Copies below this length are cheaper as part of a block.
-  constexpr int64_t kShortCopy = 16;
+  constexpr int64_t kShortCopy = 64;
   RowPlan plan;
   plan.in = a.in, plan.out = a.out;
   auto picks = [&](int64_t o) {

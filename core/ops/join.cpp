@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "kernels/simd.h"
 #include "ops/copy_nest.h"
 #include "ops/registry.h"
 #include "ops/view.h"
@@ -191,6 +192,12 @@ void put_value(const Args& args, DType dtype, JoinKernel& k) {
       break;
     case DType::Bool:
       put(static_cast<uint8_t>(v != 0));
+      break;
+    case DType::F16:
+      put(kernels::v3::f32_to_f16(static_cast<float>(v)));
+      break;
+    case DType::BF16:
+      put(kernels::v3::f32_to_bf16(static_cast<float>(v)));
       break;
     default:
       invariant(v == 0, "constant_pad_nd cannot fill {}", name_of(dtype));

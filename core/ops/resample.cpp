@@ -94,32 +94,37 @@ class ResampleKernel final : public Kernel {
       planes_ /= inner_;
     }
     plan_ = kernels::row_plan(row_);
-    // Rows of the result by the rows of the operand they add up.
-    offsets_.push_back({});
-    weights_.push_back({});
-    offsets_[0].push_back(0);
-    weights_[0].push_back(1.0f);
-    int64_t rows = 1;
+    // The rows of the operand that each row of the result adds up: all outer axes as one.
+    AxisMap all;
+    all.in = all.out = 1;
+    all.add(0, 1.0f);
+    all.next();
     for (const AxisMap& m : maps) {
-      std::vector<std::vector<int64_t>> offsets;
-      std::vector<std::vector<float>> weights;
-      for (size_t r = 0; r < offsets_.size(); ++r)
-        for (int64_t o = 0; o < m.out; ++o) {
-          offsets.push_back({});
-          weights.push_back({});
-          for (size_t k = 0; k < offsets_[r].size(); ++k)
+      AxisMap next;
+      next.in = all.in * m.in, next.out = all.out * m.out;
+      for (int64_t r = 0; r < all.out; ++r)
+        for (int64_t o = 0; o < m.out; ++o, next.next())
+          for (int32_t k = all.begin[r]; k < all.begin[r + 1]; ++k)
             for (int32_t t = m.begin[o]; t < m.begin[o + 1]; ++t) {
-              offsets.back().push_back(offsets_[r][k] * m.in + m.index[t]);
-              weights.back().push_back(weights_[r][k] * m.weight[t]);
+              next.index.push_back(static_cast<int32_t>(all.index[k] * m.in + m.index[t]));
+              next.weight.push_back(all.weight[k] * m.weight[t]);
             }
-        }
-      offsets_ = std::move(offsets);
-      weights_ = std::move(weights);
-      rows *= m.in;
+      all = std::move(next);
     }
-    for (auto& list : offsets_)
-      for (int64_t& o : list) o *= row_.in * inner_;
-    x_plane_ = rows * row_.in * inner_;
+    for (int32_t i : all.index) offsets_.push_back(i * row_.in * inner_);
+    for (int64_t r = 0; r < all.out; ++r) {
+      const int32_t first = all.begin[r], count = all.begin[r + 1] - first;
+      Source s{first, count, false, false};
+      if (r > 0 && count == sources_.back().count)
+        s.repeats = std::equal(&all.index[first], &all.index[first] + count,
+                               &all.index[sources_.back().first]) &&
+                    std::equal(&all.weight[first], &all.weight[first] + count,
+                               &all.weight[sources_.back().first]);
+      s.direct = count == 1 && all.weight[first] == 1.0f && y_.dtype == DType::F32;
+      sources_.push_back(s);
+    }
+    weights_ = std::move(all.weight);
+    x_plane_ = all.in * row_.in * inner_;
     moves_ = !is_float(y_.dtype);
   }
 
@@ -127,18 +132,18 @@ class ResampleKernel final : public Kernel {
   int64_t scratch_bytes(int threads) const override { return threads * row_bytes(); }
   void run(const RunCtx& c) const override {
     const kernels::ResampleKernels& k = kernels::resample_kernels();
-    const auto rows = static_cast<int64_t>(offsets_.size());
+    const auto rows = static_cast<int64_t>(sources_.size());
     const auto [begin, end] = thread_range(c, planes_ * rows);
     auto* sum = reinterpret_cast<float*>(c.scratch + c.thread * row_bytes());
-    const auto* x = c.ptr<std::byte>(x_);
     const int64_t out_bytes = row_.out * inner_ * bytes_;
     std::byte* to = c.ptr<std::byte>(y_) + begin * out_bytes;
-    for (int64_t unit = begin; unit < end; ++unit, to += out_bytes) {
-      const int64_t r = unit % rows;
-      const auto& offsets = offsets_[r];
-      const auto& weights = weights_[r];
-      const std::byte* plane = x + unit / rows * x_plane_ * bytes_;
-      if (unit > begin && r > 0 && offsets == offsets_[r - 1] && weights == weights_[r - 1]) {
+    const std::byte* plane = c.ptr<std::byte>(x_) + begin / rows * x_plane_ * bytes_;
+    int64_t r = begin % rows;
+    for (int64_t unit = begin; unit < end; ++unit, ++r, to += out_bytes) {
+      if (r == rows) r = 0, plane += x_plane_ * bytes_;
+      const Source& s = sources_[r];
+      const int64_t* offsets = offsets_.data() + s.first;
+      if (s.repeats && unit > begin) {
         std::memcpy(to, to - out_bytes, out_bytes);
         continue;
       }
@@ -147,11 +152,11 @@ class ResampleKernel final : public Kernel {
         continue;
       }
       const float* row = sum;
-      if (offsets.size() == 1 && weights[0] == 1.0f && y_.dtype == DType::F32)
+      if (s.direct)
         row = reinterpret_cast<const float*>(plane) + offsets[0];
       else
-        k.add_rows(y_.dtype, plane, offsets.data(), weights.data(),
-                   static_cast<int>(offsets.size()), row_.in * inner_, sum);
+        k.add_rows(y_.dtype, plane, offsets, weights_.data() + s.first, s.count, row_.in * inner_,
+                   sum);
       if (inner_ == 1)
         k.spread(y_.dtype, plan_, row, to);
       else
@@ -187,8 +192,14 @@ class ResampleKernel final : public Kernel {
   TensorRef x_, y_;
   AxisMap row_;
   kernels::RowPlan plan_;
-  std::vector<std::vector<int64_t>> offsets_;  // per result row: elements from the plane's start
-  std::vector<std::vector<float>> weights_;
+  // Taps [first, first + count) of a result row; `repeats` the row before, or just a row of x.
+  struct Source {
+    int32_t first, count;
+    bool repeats, direct;
+  };
+  std::vector<Source> sources_;
+  std::vector<int64_t> offsets_;  // elements from the plane's start
+  std::vector<float> weights_;
   int64_t planes_ = 1, inner_ = 1, x_plane_ = 0, bytes_ = 4;
   bool moves_ = false;  // elements are moved, not added
 };

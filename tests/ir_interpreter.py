@@ -292,6 +292,22 @@ def _sdpa_backward(grad, q, k, v, mask, out, lse, key, stream, p, causal, scale)
     return [dq.to(q.dtype), dk.to(q.dtype), dv.to(q.dtype)]
 
 
+def _ctc(logp, targets, lengths, target_lengths, blank, zero_infinity, longest):
+    loss, alpha = _aten._ctc_loss.Tensor(
+        logp, targets, lengths, target_lengths, blank, zero_infinity
+    )
+    full = alpha.new_zeros((alpha.shape[0], logp.shape[0], 2 * longest + 1))
+    full[:, : alpha.shape[1], : alpha.shape[2]] = alpha
+    return [loss, full]
+
+
+def _ctc_backward(grad, logp, targets, lengths, target_lengths, loss, alpha, blank, zero_infinity):
+    alpha = alpha[:, : int(lengths.max()), : 2 * int(target_lengths.max()) + 1].contiguous()
+    return _aten._ctc_loss_backward.Tensor(
+        grad, logp, targets, lengths, target_lengths, loss, alpha, blank, zero_infinity
+    )
+
+
 def _conv_grad(which):
     def run(gy, other, shape, stride, padding, dilation, groups):
         x = torch.zeros(shape, dtype=gy.dtype) if which == 0 else other
@@ -434,6 +450,8 @@ EVALUATE = {
     "grid_sampler_backward": _grid_sampler_backward,
     "sdpa": _sdpa,
     "sdpa_backward": _sdpa_backward,
+    "ctc_loss": _ctc,
+    "ctc_loss_backward": _ctc_backward,
     **ir_recurrent.EVALUATE,
     "sum": _reduce(lambda x, d, k: x.sum(d, k) if x.dim() else x.clone()),
     "mean": _reduce(lambda x, d, k: x.mean(d, k) if x.dim() else x.clone()),

@@ -22,6 +22,7 @@ enum class Family {
   norm,
   softmax,
   loss,
+  ctc,
   attention,
   recurrent,
   reduce,

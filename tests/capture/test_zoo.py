@@ -251,6 +251,7 @@ class GradPenalty(nn.Module):
         return g.square().sum()
 
 
+INF = float("inf")
 MASK = torch.tensor([[True, True, False, True, True]]).expand(5, 5).contiguous()
 
 ZOO = {
@@ -327,6 +328,10 @@ ZOO = {
     ),
     "rms_norm": lambda: (nn.Sequential(nn.Linear(4, 4), nn.RMSNorm(4)), (x(3, 4),)),
     "normalize": fn(lambda v: F.normalize(v, dim=-1)),
+    "cdist": fn(lambda v: torch.cdist(v, v * 2)),
+    "cdist_orders": fn(lambda v: sum(torch.cdist(v, v.flip(0) + 1, p) for p in (1, 3, 0.5, INF))),
+    "cdist_products": fn(lambda v: torch.cdist(v, v * 2), 30, 4),
+    "pdist": fn(lambda v: sum(F.pdist(v, p) for p in (1, 2, 3, INF)), 5, 4),
     # Recurrent and attention
     "rnn": lambda: (Recurrent(nn.RNN), (x(2, 3, 3),)),
     "lstm": lambda: (Recurrent(nn.LSTM, num_layers=2), (x(2, 3, 3),)),
@@ -618,6 +623,7 @@ HOSTED = {
     "inverse": (fn(lambda v: torch.linalg.inv(v + 9 * torch.eye(4)), 4, 4), None),
     "embedding_bag": (lambda: (nn.EmbeddingBag(10, 4), (ints(10, 3, 5),)), None),
     "cdist": (fn(lambda v: torch.cdist(v, v * 2)), "_cdist_forward _cdist_backward"),
+    "erfinv": (fn(lambda v: torch.erfinv(v * 0.1) + torch.asinh(v) + torch.special.i0(v)), None),
     "scatter_reduce": (
         fn(lambda v: v.scatter_reduce(1, torch.zeros(3, 4, dtype=torch.int64), v, "amax")),
         None,

@@ -52,7 +52,9 @@ def _(grad, q, k, v, mask, out, logsumexp, stream, dropout_p, is_causal, scale):
 @torch.library.register_fake("tessera::ctc_loss", lib=_lib)
 def _(log_probs, targets, input_lengths, target_lengths, blank, zero_infinity, longest):
     time, batch, _ = log_probs.shape
-    return log_probs.new_empty((batch,)), log_probs.new_empty((batch, time, 2 * longest + 1))
+    dtype = torch.promote_types(log_probs.dtype, torch.float32)
+    alpha = log_probs.new_empty((batch, time, 2 * longest + 1), dtype=dtype)
+    return log_probs.new_empty((batch,)), alpha
 
 
 @torch.library.register_fake("tessera::ctc_loss_backward", lib=_lib)

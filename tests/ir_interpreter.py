@@ -11,6 +11,7 @@ import pathlib
 import re
 from dataclasses import dataclass, field
 
+import ir_indexing
 import ir_recurrent
 import torch
 
@@ -462,13 +463,10 @@ EVALUATE = {
     "prod": _over_each(torch.prod),
     "argmax": torch.argmax,
     "argmin": torch.argmin,
-    "gather": lambda x, d, i, sparse: x.gather(d, i),
-    "scatter.value": lambda x, d, i, v: x.scatter(d, i, v),
     "cat": torch.cat,
     "nll_loss_forward": _nll_loss,
     "nll_loss_backward": _nll_loss_backward,
-    "index": lambda x, i: _aten.index(x, i),
-    "index_put": lambda x, i, v, acc: _aten.index_put(x, i, v, acc),
+    **ir_indexing.EVALUATE,
 }
 POINTWISE = {
     "clone": lambda a: a.clone(),

@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// cat([xs], dim), slice_scatter(dst, src, dim, start, end, step) and constant_pad_nd(x, pad,
-// value): results put together from disjoint blocks, each copied or filled by all threads.
+// cat([xs], dim), constant_pad_nd(x, pad, value), flip(x, dims), and sources written through a
+// view: slice_scatter(x, src, dim, start, end, step), diagonal_scatter(x, src, offset, dim1, dim2),
+// as_strided_scatter(x, src, size, stride, offset). Results are put together from disjoint blocks,
+// each copied or filled by all threads. unfold_backward(grad, shape, dim, size, step) adds up
+// windows.
 #include <algorithm>
-#include <cstring>
 
-#include "kernels/simd.h"
 #include "ops/copy_nest.h"
+#include "ops/element.h"
 #include "ops/registry.h"
 #include "ops/view.h"
+#include "ops/widened.h"
 
 namespace tessera {
 namespace {
@@ -40,9 +43,15 @@ class JoinKernel final : public Kernel {
     p.nest = collapse(p.nest);
     if (count_of(p.nest) > 0) pieces_.push_back(std::move(p));
   }
+  // All of `from`, written to (or read through) `at`, an alias of the result.
+  void add_view(const TensorRef& at, const TensorRef& from) {
+    Piece p{from, collapse(shared_loops<2>({&at, &from})), (at.offset - out_.offset) / size_, 0,
+            false};
+    if (count_of(p.nest) > 0) pieces_.push_back(std::move(p));
+  }
   // Pieces added from now on overwrite earlier ones.
   void then() { barrier_before_.push_back(pieces_.size()); }
-  void set_value(const std::byte* bytes) { std::memcpy(value_, bytes, static_cast<size_t>(size_)); }
+  void set_value(const Element& value) { value_ = value; }
 
   bool single_thread() const override { return out_.bytes() < kCopySmall; }
   void run(const RunCtx& c) const override {
@@ -57,12 +66,14 @@ class JoinKernel final : public Kernel {
         ++next;
       }
       const Piece& p = pieces_[i];
+      // In place: what comes from there is there.
+      if (!p.fills && c.ptr<std::byte>(p.from) == c.ptr<std::byte>(out_)) continue;
       std::byte* out = c.ptr<std::byte>(out_) + p.out_first * size_;
       if (p.fills) {
         const auto step = p.nest.back().step;
         const auto [begin, end] = thread_range(c, count_of(p.nest), 64);
         for_runs(p.nest, begin, end, [&](const auto& at, int64_t n) {
-          kernels::fill_strided(value_, out + at[0] * size_, step[0], n, size_);
+          kernels::fill_strided(value_.data(), out + at[0] * size_, step[0], n, size_);
         });
       } else {
         copy_share(c, p.nest, c.ptr<const std::byte>(p.from) + p.from_first * size_, out, size_);
@@ -100,7 +111,7 @@ class JoinKernel final : public Kernel {
   int64_t size_;
   std::vector<Piece> pieces_;
   std::vector<size_t> barrier_before_;
-  alignas(16) std::byte value_[16] = {};
+  alignas(16) Element value_{};
 };
 
 // ATen lets empty tensors of one dim stand in a cat of any rank.
@@ -151,6 +162,87 @@ KernelPtr make_slice_scatter(const StepDesc& d) {
   return k;
 }
 
+// A copy of x with src written through a view of it.
+KernelPtr make_view_scatter(const StepDesc& d, Op view) {
+  const TensorRef &out = d.outputs[0], &x = d.inputs[d.args.operand(0)],
+                  &src = d.inputs[d.args.operand(1)];
+  auto k = std::make_unique<JoinKernel>(out);
+  const Dims zero(out.shape.size(), 0);
+  k->add_box(zero, out.shape, &x, zero);
+  k->then();
+  Args args{{d.args.at(0)}};
+  args.list.insert(args.list.end(), d.args.list.begin() + 2, d.args.list.end());
+  const auto at = apply_view(view, args, out, src.shape);
+  invariant(at.has_value(), "{} into a result that is not row-major", op_text(d.op));
+  k->add_view(*at, src);
+  return k;
+}
+
+KernelPtr make_flip(const StepDesc& d) {
+  const TensorRef& out = d.outputs[0];
+  TensorRef x = d.inputs[d.args.operand(0)];
+  auto k = std::make_unique<JoinKernel>(out);
+  for (int64_t dim : d.args.ints(1)) {
+    dim = wrap_dim(dim, static_cast<int64_t>(x.shape.size()));
+    if (x.shape.empty() || x.count() == 0) continue;
+    x.offset += (x.shape[dim] - 1) * x.strides[dim] * size_of(x.dtype);
+    x.strides[dim] = -x.strides[dim];
+  }
+  k->add_view(out, x);
+  return k;
+}
+
+// Each thread owns a part of the other dims and adds the windows' first elements, then their second
+// ones, and so on: the order does not depend on the number of threads.
+KernelPtr make_unfold_grad(const StepDesc& d) {
+  const TensorRef &grad = d.inputs[d.args.operand(0)], &out = d.outputs[0];
+  const auto rank = static_cast<int64_t>(out.shape.size());
+  const int64_t dim = wrap_dim(d.args.integer(2), rank), step = d.args.integer(4);
+  Nest<2> lines;  // {result, gradient}
+  for (int64_t i = 0; i < rank; ++i)
+    if (i != dim) lines.push_back({out.shape[i], {out.strides[i], grad.strides[i]}});
+  const Loop<2> window{grad.shape.back(), {rank ? out.strides[dim] : 1, grad.strides.back()}};
+  const Loop<2> along{rank ? grad.shape[dim] : 1,
+                      {window.step[0] * step, rank ? grad.strides[dim] : 0}};
+  const Loop<2> whole{rank ? out.shape[dim] : 1, {window.step[0], 0}};
+  // The innermost loop is whichever dim of the result lies closest.
+  lines = collapse(lines);
+  const bool across = lines.back().size > 1 && lines.back().step[0] < along.step[0];
+  Loop<2> inner = across ? lines.back() : along;
+  if (across) lines.pop_back();
+  if (lines.empty()) lines.push_back({});
+  const int64_t size = size_of(out.dtype);
+  return make_kernel(
+      [=](const RunCtx& c) {
+        const Element zero{};
+        // Across: the inner run is cut, the lines are walked by all.
+        const auto [l0, l1] =
+            across ? std::pair{int64_t{0}, count_of(lines)} : thread_range(c, count_of(lines));
+        const auto [i0, i1] =
+            across ? thread_range(c, inner.size, 16) : std::pair{int64_t{0}, inner.size};
+        const int64_t n = i1 - i0;
+        std::byte* to = c.ptr<std::byte>(out);
+        const std::byte* from = c.ptr<const std::byte>(grad);
+        for_each(lines, l0, l1, [&, i0 = i0](const auto& at) {
+          std::byte* t = to + (at[0] + (across ? i0 * inner.step[0] : 0)) * size;
+          const std::byte* f = from + (at[1] + (across ? i0 * inner.step[1] : 0)) * size;
+          if (across)
+            for (int64_t k = 0; k < whole.size; ++k)
+              kernels::fill_strided(zero.data(), t + k * whole.step[0] * size, inner.step[0], n,
+                                    size);
+          else
+            kernels::fill_strided(zero.data(), t, whole.step[0], whole.size, size);
+          for (int64_t j = 0; j < window.size; ++j)
+            for (int64_t k = 0; k < (across ? along.size : 1); ++k)
+              kernels::combine_strided(f + (j * window.step[1] + k * along.step[1]) * size,
+                                       inner.step[1],
+                                       t + (j * window.step[0] + k * along.step[0]) * size,
+                                       inner.step[0], n, out.dtype, kernels::Combine::kSum);
+        });
+      },
+      0, grad.bytes() < kCopySmall);
+}
+
 // Low and high padding of each dim; the argument lists the last dim first.
 struct Padding {
   Dims low, high;
@@ -165,51 +257,11 @@ struct Padding {
   }
 };
 
-void put_value(const Args& args, DType dtype, JoinKernel& k) {
-  alignas(16) std::byte bytes[16] = {};
-  auto put = [&](auto v) { std::memcpy(bytes, &v, sizeof v); };
-  const double v = args.real_or(2, 0.0);
-  const int64_t whole = args.integer_or(2, 0);
-  switch (dtype) {
-    case DType::F32:
-      put(static_cast<float>(v));
-      break;
-    case DType::F64:
-      put(v);
-      break;
-    case DType::I64:
-      put(whole);
-      break;
-    case DType::I32:
-      put(static_cast<int32_t>(whole));
-      break;
-    case DType::I16:
-      put(static_cast<int16_t>(whole));
-      break;
-    case DType::I8:
-    case DType::U8:
-      put(static_cast<uint8_t>(whole));
-      break;
-    case DType::Bool:
-      put(static_cast<uint8_t>(v != 0));
-      break;
-    case DType::F16:
-      put(kernels::v3::f32_to_f16(static_cast<float>(v)));
-      break;
-    case DType::BF16:
-      put(kernels::v3::f32_to_bf16(static_cast<float>(v)));
-      break;
-    default:
-      invariant(v == 0, "constant_pad_nd cannot fill {}", name_of(dtype));
-  }
-  k.set_value(bytes);
-}
-
 KernelPtr make_pad(const StepDesc& d) {
   const TensorRef &out = d.outputs[0], &x = d.inputs[d.args.operand(0)];
   const size_t rank = out.shape.size();
   auto k = std::make_unique<JoinKernel>(out);
-  put_value(d.args, out.dtype, *k);
+  if (d.args.has(2)) k->set_value(element_of(d.args.at(2), out.dtype));
   const Padding pad(d.args, rank);
   // The inner box in coordinates of the result, and where it starts in the operand; negative
   // padding crops.
@@ -281,6 +333,16 @@ std::vector<TensorType> infer_join(const Graph& g, const Node& n) {
                "[slice_scatter] the source does not fit the slice");
     return {out};
   }
+  if (n.op == Op::DiagonalScatter || n.op == Op::AsStridedScatter) {
+    user_check(g.type(n.arg_value(1)).dtype == x.dtype, "[{}] the source is not {}", op_text(n.op),
+               name_of(x.dtype));
+    return {out};
+  }
+  if (n.op == Op::UnfoldGrad) {
+    out.shape = n.args.ints(1);
+    return {out};
+  }
+  if (n.op == Op::Flip) return {out};
   const Padding pad(n.args, x.shape.size());
   for (size_t i = 0; i < x.shape.size(); ++i) {
     out.shape[i] += pad.low[i] + pad.high[i];
@@ -290,13 +352,29 @@ std::vector<TensorType> infer_join(const Graph& g, const Node& n) {
 }
 
 Work work_join(const Graph& g, const Node& n) {
-  return {WorkKind::kCopy, 0, 2 * g.type(n.results[0]).bytes()};
+  const int64_t out = g.type(n.results[0]).bytes();
+  if (n.op != Op::UnfoldGrad) return {WorkKind::kCopy, 0, 2 * out};
+  const TensorType& grad = g.type(n.operands[0]);
+  return {WorkKind::kCopy, grad.count(), out + grad.bytes()};
 }
 
 KernelPtr make_join(const StepDesc& d) {
-  if (d.op == Op::Cat) return make_cat(d);
-  if (d.op == Op::SliceScatter) return make_slice_scatter(d);
-  return make_pad(d);
+  switch (d.op) {
+    case Op::Cat:
+      return make_cat(d);
+    case Op::SliceScatter:
+      return make_slice_scatter(d);
+    case Op::DiagonalScatter:
+      return make_view_scatter(d, Op::Diagonal);
+    case Op::AsStridedScatter:
+      return make_view_scatter(d, Op::AsStrided);
+    case Op::Flip:
+      return make_flip(d);
+    case Op::UnfoldGrad:
+      return make_widened(d, make_unfold_grad);
+    default:
+      return make_pad(d);
+  }
 }
 
 bool accepts_join(Op, int, const TensorRef&) {

@@ -96,6 +96,53 @@ bool is_dtype_view(Op op, const Args& args) {
   return op == Op::View && args.size() > 1 && args.at(1).kind == Arg::Kind::kDType;
 }
 
+// The two dims of a diagonal, and where and how long it is.
+struct DiagonalRange {
+  int64_t dim1, dim2, row, column, length;
+};
+
+DiagonalRange diagonal_range(const Args& args, const Dims& shape) {
+  const auto rank = static_cast<int64_t>(shape.size());
+  const int64_t offset = args.integer_or(1, 0);
+  DiagonalRange r{wrap_dim(args.integer_or(2, 0), rank), wrap_dim(args.integer_or(3, 1), rank),
+                  std::max<int64_t>(-offset, 0), std::max<int64_t>(offset, 0), 0};
+  user_check(rank >= 2 && r.dim1 != r.dim2, "[diagonal] needs two different dims");
+  r.length = std::max<int64_t>(0, std::min(shape[r.dim1] - r.row, shape[r.dim2] - r.column));
+  return r;
+}
+
+// Dim, size and step of an unfold, checked.
+struct Windows {
+  int64_t dim, size, step, count;
+};
+
+Windows windows_of(const Args& args, const Dims& shape) {
+  const auto rank = static_cast<int64_t>(shape.size());
+  Windows w{wrap_dim(args.integer(1), rank), args.integer(2), args.integer(3), 0};
+  const int64_t have = rank ? shape[w.dim] : 1;
+  user_check(w.size >= 0 && w.size <= have && w.step > 0,
+             "[unfold] windows of {} with step {} do not fit a dim of size {}", w.size, w.step,
+             have);
+  w.count = (have - w.size) / w.step + 1;
+  return w;
+}
+
+// Offset in elements; the farthest element must lie inside the operand.
+int64_t strided_offset(const Args& args, int64_t count) {
+  const Dims size = args.ints(1), stride = args.ints(2);
+  const int64_t offset = args.integer_or(3, 0);
+  user_check(size.size() == stride.size(), "[as_strided] {} sizes and {} strides", size.size(),
+             stride.size());
+  int64_t last = offset;
+  for (size_t i = 0; i < size.size(); ++i) {
+    user_check(stride[i] >= 0, "[as_strided] negative strides");
+    last += (size[i] - 1) * stride[i];
+  }
+  user_check(product(size) == 0 || (offset >= 0 && last < count),
+             "[as_strided] reaches element {} of a tensor of {}", last, count);
+  return product(size) == 0 ? 0 : offset;
+}
+
 // Strides of `shape` over the elements of `in`, innermost first. Dims of the operand that lie
 // behind each other form one run; the new dims must cut the runs, not cross them.
 std::optional<Dims> viewed_strides(const TensorRef& in, const Dims& shape) {
@@ -153,6 +200,23 @@ std::vector<TensorType> infer_view(const Graph& g, const Node& n) {
   const int64_t rank = in.rank();
   TensorType out{in.dtype, in.shape, {}};
   switch (n.op) {
+    case Op::AsStrided:
+      strided_offset(n.args, in.count());
+      out.shape = n.args.ints(1);
+      break;
+    case Op::Diagonal: {
+      const DiagonalRange r = diagonal_range(n.args, in.shape);
+      out.shape.erase(out.shape.begin() + std::max(r.dim1, r.dim2));
+      out.shape.erase(out.shape.begin() + std::min(r.dim1, r.dim2));
+      out.shape.push_back(r.length);
+      break;
+    }
+    case Op::Unfold: {
+      const Windows w = windows_of(n.args, in.shape);
+      if (rank > 0) out.shape[w.dim] = w.count;
+      out.shape.push_back(w.size);
+      break;
+    }
     case Op::Expand:
       out.shape = expanded_shape(in.shape, n.args.ints(1));
       break;
@@ -215,6 +279,28 @@ std::optional<TensorRef> apply_view(Op op, const Args& args, const TensorRef& in
   TensorRef out = in;
   out.shape = out_shape;
   switch (op) {
+    case Op::AsStrided:
+      if (!in.contiguous()) return std::nullopt;
+      out.offset += strided_offset(args, in.count()) * size_of(in.dtype);
+      out.strides = args.ints(2);
+      break;
+    case Op::Diagonal: {
+      const DiagonalRange r = diagonal_range(args, in.shape);
+      if (r.length > 0)
+        out.offset +=
+            (r.row * in.strides[r.dim1] + r.column * in.strides[r.dim2]) * size_of(in.dtype);
+      out.strides.erase(out.strides.begin() + std::max(r.dim1, r.dim2));
+      out.strides.erase(out.strides.begin() + std::min(r.dim1, r.dim2));
+      out.strides.push_back(in.strides[r.dim1] + in.strides[r.dim2]);
+      break;
+    }
+    case Op::Unfold: {
+      const Windows w = windows_of(args, in.shape);
+      const int64_t step = rank > 0 ? in.strides[w.dim] : 1;
+      if (rank > 0) out.strides[w.dim] = step * w.step;
+      out.strides.push_back(step);
+      break;
+    }
     case Op::Expand: {
       const size_t lead = out_shape.size() - in.shape.size();
       out.strides.assign(out_shape.size(), 0);

@@ -14,9 +14,42 @@
 namespace tessera {
 namespace {
 
+// Ops whose result is their first operand with some elements changed: if both share memory, only
+// those are written. None is written if an index turns out to be wrong.
+bool changes_some(Op op) {
+  switch (op) {
+    case Op::AsStridedScatter:
+    case Op::DiagonalScatter:
+    case Op::IndexAdd:
+    case Op::IndexCopy:
+    case Op::IndexFill:
+    case Op::IndexPut:
+    case Op::IndexReduce:
+    case Op::Put:
+    case Op::SliceScatter:
+      return true;
+    default:
+      return false;
+  }
+}
+
+// The same, but elements before a wrong index may have been written.
+bool changes_some_or_fails(Op op) {
+  switch (op) {
+    case Op::ScatterAdd:
+    case Op::ScatterReduce:
+    case Op::ScatterSrc:
+    case Op::ScatterValue:
+      return true;
+    default:
+      return changes_some(op);
+  }
+}
+
 // Operands of `n` that it reads only at the index it writes: a region's direct operands, an
-// epilogue's extra ones.
+// epilogue's extra ones, what a scatter starts from.
 bool elementwise_operand(const Node& n, size_t i) {
+  if (changes_some_or_fails(n.op)) return i == 0;
   if (!n.body) return false;
   if (n.op != Op::Fused && i < 2) return false;
   const Graph& body = *n.body;
@@ -101,7 +134,7 @@ class SectionPlanner {
     };
     for (const StateUpdate& u : g_.updates) {
       int writer = made_by[u.value];
-      bool ok = writer >= 0 && g_.nodes[writer].body != nullptr;
+      bool ok = writer >= 0 && (g_.nodes[writer].body || changes_some(g_.nodes[writer].op));
       std::vector<std::pair<int, int>> edges;
       for (auto [reader, operand] : readers[u.state]) {
         if (!ok) break;
@@ -157,7 +190,26 @@ class SectionPlanner {
     int port = 0;
     if (micro)
       for (ValueId v : g_.outputs)
-        fixed_[v] = kFirstInputRegion + static_cast<int>(p_.inputs.size()) + port++;
+        fixed_[root_[v]] = kFirstInputRegion + static_cast<int>(p_.inputs.size()) + port++;
+    start_in_outputs();
+  }
+
+  // What a scatter into an output starts from is made in that output.
+  void start_in_outputs() {
+    std::vector<int> uses(g_.values.size(), 0);
+    for (const Node& n : g_.nodes)
+      for (ValueId v : n.operands) ++uses[root_[v]];
+    const std::vector<int32_t> made_by = producers(g_);
+    for (size_t i = order_.size(); i-- > 0;) {
+      const Node& n = g_.nodes[order_[i]];
+      if (!changes_some_or_fails(n.op)) continue;
+      const auto out = fixed_.find(n.results[0]);
+      const ValueId x = n.operands[0];
+      if (out == fixed_.end() || root_[x] != x || made_by[x] < 0 || uses[x] != 1) continue;
+      if (fixed_.count(x) || in_place_.count(x) || g_.nodes[made_by[x]].op == Op::HostCall)
+        continue;
+      if (g_.type(x).strides() == g_.type(n.results[0]).strides()) fixed_[x] = out->second;
+    }
   }
 
   void assign_memory(bool micro) {

@@ -45,6 +45,13 @@ class Tied(nn.Module):
         return self.b(self.a(v).relu())
 
 
+def _written_through_views(v):
+    v.diagonal(0, 1, 2).mul_(2)
+    v[0].unfold(1, 2, 2)[:, 0].add_(1)
+    v[:, 1, ::2] = v[:, 2, 1::2] * 3
+    return v
+
+
 class TwiceRegistered(nn.Module):
     def __init__(self):
         super().__init__()
@@ -543,8 +550,50 @@ ZOO = {
             "pixel_shuffle": lambda v: F.pixel_shuffle(v.reshape(1, 4, 2, 3), 2),
             "pixel_unshuffle": lambda v: F.pixel_unshuffle(v.reshape(1, 1, 4, 6), 2),
             "unflatten": lambda v: v.unflatten(2, (2, 2)).movedim(1, 3),
+            "diagonal": lambda v: v.diagonal(0, 1, 2) * v[0].diagonal(-1).sum(),
+            "diag_embed": lambda v: torch.diag_embed(v, 1) + torch.diag(v[0, 0])[:, :1].sum(),
+            "unfold": lambda v: v.unfold(2, 3, 1) * v.unfold(1, 2, 2)[:, :, 0, 0].sum(),
+            "as_strided": lambda v: (v * 1).as_strided((3, 5), (4, 1), 2) * 2,
+            "view_writes": lambda v: _written_through_views(v * 1),
+            "scatter_reduce": lambda v: v.scatter_reduce(
+                2, torch.tensor([0, 2, 2, 1]).expand(2, 3, 4), v * 2, "amax", include_self=False
+            ),
+            "scatter_mean": lambda v: v.scatter_reduce(
+                0, torch.zeros(2, 3, 4, dtype=torch.int64), v * 2, "mean"
+            ),
+            "scatter_reduce_op": lambda v: (
+                v.detach().scatter(
+                    1, torch.tensor([[[0, 1, 2, 1]], [[2, 2, 0, 1]]]), 3.0, reduce="multiply"
+                )
+                + v
+            ),
+            "index_copy_fill": lambda v: (
+                v.index_copy(1, torch.tensor([2, 0]), v[:, 1:] * 2)
+                + v.index_fill(2, torch.tensor([-1, 0]), 2.0)
+            ),
+            "index_reduce": lambda v: v.index_reduce(1, torch.tensor([0, 0, 2]), v * 2, "prod"),
+            "take_put": lambda v: (
+                v.take(torch.tensor([[3, -1], [0, 7]])).sum()
+                + v.put(torch.tensor([1, 1, 4]), v[0, 0, :3] * 5, accumulate=True)
+            ),
+            "masked_scatter": lambda v: v.masked_scatter(v > 0, v.flatten() * 3),
+            "repeat_interleave_tensor": lambda v: v.repeat_interleave(
+                torch.tensor([2, 0, 1]), 1, output_size=3
+            ),
+            "block_diag": lambda v: torch.block_diag(v[0], v[1, :, :2], v[0, 0]),
+            "rot90": lambda v: v.rot90(1, (0, 2)) + v.rot90(3, (0, 2)) + v.rot90(2).sum(),
+            "linspace_tensor": lambda v: (
+                torch.linspace(v.detach()[0, 0, 0], 2.0, 4) + torch.logspace(0, 1, 4) + v
+            ),
         }.items()
     },
+    "embedding_bag": lambda: (nn.EmbeddingBag(10, 4), (ints(10, 3, 5),)),
+    "embedding_bag_max": lambda: (nn.EmbeddingBag(10, 4, mode="max"), (ints(10, 3, 5),)),
+    "embedding_bag_weights": lambda: (
+        nn.EmbeddingBag(10, 4, mode="sum", padding_idx=2),
+        (ints(10, 7), torch.tensor([0, 3, 3]), x(7)),
+    ),
+    "embedding_max_norm": lambda: (nn.Embedding(10, 4, max_norm=1.0), (ints(10, 3, 5),)),
     # Reductions
     **{
         f"reduce_{name}": fn(function, 2, 3, 4)
@@ -609,25 +658,15 @@ ZOO = {
 # Ops that the core has no row for: the text must still be right, through host calls.
 HOSTED = {
     "cumsum": (fn(lambda v: v.cumsum(1)), "cumsum"),
-    "sort": (fn(lambda v: v.sort(1)[0]), "sort scatter"),
-    "topk": (fn(lambda v: v.topk(2, 1)[0]), "topk scatter"),
+    "sort": (fn(lambda v: v.sort(1)[0]), "sort"),
+    "topk": (fn(lambda v: v.topk(2, 1)[0]), "topk"),
     "prod": (fn(lambda v: v.prod(1, keepdim=True) * v), "cumprod"),
     "median": (fn(lambda v: v.median(1)[0]), "median"),
-    "unfold": (fn(lambda v: v.unfold(1, 2, 1), 3, 5), "unfold unfold_backward"),
-    "diagonal": (
-        fn(lambda v: v.diagonal(), 4, 4),
-        "diagonal diagonal_backward diagonal_copy diagonal_scatter",
-    ),
     "fft": (fn(lambda v: torch.fft.rfft(v).abs()), None),
     "complex": (fn(lambda v: torch.view_as_real(torch.complex(v, v) * 2)), None),
     "inverse": (fn(lambda v: torch.linalg.inv(v + 9 * torch.eye(4)), 4, 4), None),
-    "embedding_bag": (lambda: (nn.EmbeddingBag(10, 4), (ints(10, 3, 5),)), None),
-    "cdist": (fn(lambda v: torch.cdist(v, v * 2)), "_cdist_forward _cdist_backward"),
     "erfinv": (fn(lambda v: torch.erfinv(v * 0.1) + torch.asinh(v) + torch.special.i0(v)), None),
-    "scatter_reduce": (
-        fn(lambda v: v.scatter_reduce(1, torch.zeros(3, 4, dtype=torch.int64), v, "amax")),
-        None,
-    ),
+    "cdist": (fn(lambda v: torch.cdist(v, v * 2)), "_cdist_forward _cdist_backward"),
     "cummax": (fn(lambda v: v.cummax(1)[0] + v.logcumsumexp(1)), None),
 }
 

@@ -46,10 +46,7 @@ TEST_CASE("embedding copies rows of the table") {
   Buffer w = randn({211, 96}, 1), out(DType::F32, {40, 8, 96});
   for (DType t : {DType::I64, DType::I32}) {
     Buffer idx = indices({40, 8}, 0, 211, 2, t);
-    run_both(make_gather,
-             step(Op::Embedding,
-                  {op(0), op(1), Arg::integer(-1), Arg::boolean(false), Arg::boolean(false)}),
-             {&w, &idx}, {&out});
+    run_both(make_gather, step(Op::Embedding, {op(0), op(1)}), {&w, &idx}, {&out});
     check_equal(out, [&](const Dims& i) {
       const int64_t r =
           t == DType::I64 ? idx.at<int64_t>({i[0], i[1]}) : idx.at<int32_t>({i[0], i[1]});
@@ -114,12 +111,12 @@ TEST_CASE("gather and scatter along every dim") {
     const Dims shape = {20, 31, 24}, index_shape = {20, 17, 24};
     Dims s = index_shape;
     s[1] = d == 1 ? 45 : 17;
-    Buffer x = randn(shape, 1), idx = indices(s, -shape[d], shape[d], 2), src = randn(s, 3),
+    Buffer x = randn(shape, 1), idx = indices(s, 0, shape[d], 2), src = randn(s, 3),
            out(DType::F32, s), sum(DType::F32, shape), put(DType::F32, shape);
     run_both(make_gather, step(Op::Gather, {op(0), Arg::integer(dim), op(1), Arg::boolean(false)}),
              {&x, &idx}, {&out});
     check_equal(out, [&](Dims i) {
-      i[d] = wrapped(idx.at<int64_t>(i), shape[d]);
+      i[d] = idx.at<int64_t>(i);
       return x.at<float>(i);
     });
     run_both(make_gather, step(Op::ScatterAdd, {op(0), Arg::integer(dim), op(1), op(2)}),
@@ -129,13 +126,130 @@ TEST_CASE("gather and scatter along every dim") {
     Buffer want = x, want_put = x;
     each_index(s, [&](const Dims& i) {
       Dims o = i;
-      o[d] = wrapped(idx.at<int64_t>(i), shape[d]);
+      o[d] = idx.at<int64_t>(i);
       want.at<float>(o) += src.at<float>(i);
       want_put.at<float>(o) = 2.5f;
     });
     check_equal(sum, [&](const Dims& i) { return want.at<float>(i); });
     check_equal(put, [&](const Dims& i) { return want_put.at<float>(i); });
   }
+}
+
+double combined(const std::string& how, double a, double b) {
+  if (how == "sum") return a + b;
+  if (how == "prod") return a * b;
+  if (how == "amax") return std::isnan(a) || std::isnan(b) ? NAN : std::max(a, b);
+  if (how == "amin") return std::isnan(a) || std::isnan(b) ? NAN : std::min(a, b);
+  return b;
+}
+
+template <typename T>
+void check_scatter(DType dtype, const std::string& how, bool one_index_per_row) {
+  CAPTURE(how);
+  const Dims shape = {40, 70}, s = {55, 64};
+  Buffer x(dtype, shape), src(dtype, {60, 64}), out(dtype, shape);
+  // The same index along a row, as after an expand.
+  Buffer idx = one_index_per_row ? Buffer(DType::I64, s, {1, 0}) : indices(s, 0, 40, 2);
+  for (int64_t i = 0; i < (one_index_per_row ? 55 : 0); ++i) idx.data<int64_t>()[i] = i * 7 % 40;
+  for (int64_t i = 0; i < x.ref.count(); ++i) x.data<T>()[i] = static_cast<T>(i % 11 - 5);
+  for (int64_t i = 0; i < src.ref.count(); ++i) src.data<T>()[i] = static_cast<T>(i % 3 - 1);
+  if constexpr (std::is_same_v<T, float>)
+    if (how != "sum" && how != "prod") x.data<T>()[90] = src.data<T>()[77] = NAN;
+  const bool sets = how.empty();
+  std::vector<Arg> args = {op(0), Arg::integer(0), op(1), op(2)};
+  if (!sets) args.push_back(Arg::string(how));
+  run_both(make_gather, step(sets ? Op::ScatterSrc : Op::ScatterReduce, args), {&x, &idx, &src},
+           {&out});
+  Buffer want = x;
+  each_index(s, [&](const Dims& i) {
+    T& o = want.at<T>({idx.at<int64_t>(i), i[1]});
+    o = static_cast<T>(combined(how, double(o), double(src.at<T>(i))));
+  });
+  int64_t bad = 0;
+  each_index(shape, [&](const Dims& i) {
+    const T g = out.at<T>(i), w = want.at<T>(i);
+    bad += !(g == w || (g != g && w != w));
+  });
+  CHECK(bad == 0);
+}
+
+TEST_CASE("scatter sets and combines in the order of the index") {
+  for (const char* how : {"", "sum", "prod", "amax", "amin"})
+    for (bool row : {false, true}) {
+      check_scatter<float>(DType::F32, how, row);
+      check_scatter<double>(DType::F64, how, row);
+      check_scatter<int64_t>(DType::I64, how, row);
+      check_scatter<int32_t>(DType::I32, how, row);
+      check_scatter<int16_t>(DType::I16, how, row);
+      check_scatter<int8_t>(DType::I8, how, row);
+    }
+}
+
+TEST_CASE("index_add, index_copy, index_fill and index_reduce along every dim") {
+  for (int64_t d : {0, 1, 2}) {
+    CAPTURE(d);
+    const Dims shape = {30, 21, 18};
+    Dims s = shape;
+    s[d] = 50;
+    Buffer x = randn(shape, 1), v = randn(s, 2), one = randn({}, 3), out(DType::F32, shape);
+    Buffer idx = indices({50}, 0, shape[d], 4);
+    auto check = [&](Op what, Buffer& values, const std::string& how) {
+      std::vector<Arg> args = {op(0), Arg::integer(d - 3), op(1), op(2)};
+      if (what == Op::IndexReduce) args.push_back(Arg::string(how));
+      run_both(make_gather, step(what, args), {&x, &idx, &values}, {&out});
+      Buffer want = x;
+      each_index(s, [&](const Dims& i) {
+        Dims o = i;
+        o[d] = idx.data<int64_t>()[i[d]];
+        const float b = values.ref.shape.empty() ? values.data<float>()[0] : values.at<float>(i);
+        want.at<float>(o) = how == "sum"    ? want.at<float>(o) + b
+                            : how == "prod" ? want.at<float>(o) * b
+                                            : float(combined(how, want.at<float>(o), b));
+      });
+      check_equal(out, [&](const Dims& i) { return want.at<float>(i); });
+    };
+    check(Op::IndexAdd, v, "sum");
+    check(Op::IndexCopy, v, "");
+    check(Op::IndexFill, one, "");
+    check(Op::IndexReduce, v, "prod");
+    check(Op::IndexReduce, v, "amin");
+  }
+}
+
+TEST_CASE("take and put count elements of the flat tensor") {
+  Buffer x = randn({900}, 1), idx = indices({70, 30}, -900, 900, 2), v = randn({70, 30}, 3),
+         got(DType::F32, {70, 30}), out(DType::F32, {900});
+  run_both(make_gather, step(Op::Take, {op(0), op(1)}), {&x, &idx}, {&got});
+  check_equal(got,
+              [&](const Dims& i) { return x.data<float>()[wrapped(idx.at<int64_t>(i), 900)]; });
+  for (bool adds : {false, true}) {
+    run_both(make_gather, step(Op::Put, {op(0), op(1), op(2), Arg::boolean(adds)}), {&x, &idx, &v},
+             {&out});
+    Buffer want = x;
+    each_index({70, 30}, [&](const Dims& i) {
+      float& o = want.data<float>()[wrapped(idx.at<int64_t>(i), 900)];
+      o = adds ? o + v.at<float>(i) : v.at<float>(i);
+    });
+    check_equal(out, [&](const Dims& i) { return want.at<float>(i); });
+  }
+}
+
+TEST_CASE("a scatter whose result lies in its operand changes only what it names") {
+  Buffer x = randn({3000, 16}, 1), v = randn({5, 16}, 2), idx = indices({5}, 0, 3000, 3);
+  Buffer want = x;
+  for (int64_t k = 0; k < 5; ++k)
+    for (int64_t j = 0; j < 16; ++j)
+      want.at<float>({idx.data<int64_t>()[k], j}) += v.at<float>({k, j});
+  StepDesc d = step(Op::IndexAdd, {op(0), Arg::integer(0), op(1), op(2)});
+  std::vector<std::byte*> bases = {x.memory.data(), idx.memory.data(), v.memory.data()};
+  d.inputs = {x.ref, idx.ref, v.ref};
+  for (int i = 0; i < 3; ++i) d.inputs[size_t(i)].region = i;
+  d.outputs = {d.inputs[0]};
+  const KernelPtr kernel = make_gather(d);
+  std::vector<int64_t> scratch(size_t(kernel->scratch_bytes(1) / 8 + 1));
+  RunCtx c{0, 1, bases.data(), reinterpret_cast<std::byte*>(scratch.data())};
+  kernel->run(c);
+  check_equal(x, [&](const Dims& i) { return want.at<float>(i); });
 }
 
 TEST_CASE("scatter_add of integers and scalars") {
@@ -272,10 +386,17 @@ TEST_CASE("indices out of range are reported by every op") {
       Buffer* out;
     };
     const std::vector<Call> calls = {
-        {step(Op::Embedding,
-              {op(0), op(1), Arg::integer(-1), Arg::boolean(false), Arg::boolean(false)}),
-         {&x, &idx},
-         &out},
+        {step(Op::Embedding, {op(0), op(1)}), {&x, &idx}, &out},
+        {step(Op::ScatterSrc, {op(0), Arg::integer(0), op(1), op(2)}), {&x, &wide, &row}, &same},
+        {step(Op::ScatterReduce, {op(0), Arg::integer(0), op(1), op(2), Arg::string("amax")}),
+         {&x, &wide, &row},
+         &same},
+        {step(Op::IndexAdd, {op(0), Arg::integer(0), op(1), op(2)}), {&x, &idx, &row}, &same},
+        {step(Op::IndexCopy, {op(0), Arg::integer(0), op(1), op(2)}), {&x, &idx, &row}, &same},
+        {step(Op::IndexFill, {op(0), Arg::integer(0), op(1), op(2)}), {&x, &idx, &row}, &same},
+        {step(Op::IndexReduce, {op(0), Arg::integer(0), op(1), op(2), Arg::string("prod")}),
+         {&x, &idx, &row},
+         &same},
         {step(Op::EmbeddingGrad,
               {op(0), op(1), Arg::integer(50), Arg::integer(-1), Arg::boolean(false)}),
          {&row, &idx},
@@ -294,15 +415,26 @@ TEST_CASE("indices out of range are reported by every op") {
       run_both(make_gather, k.d, k.in, {k.out});
       const auto error = harness_errors().take();
       REQUIRE(error);
-      CHECK(error->message.find(fmt::format("[{}] index {} ", op_text(k.d.op), bad)) !=
-            std::string::npos);
+      const std::string_view name = op_text(k.d.op).substr(0, op_text(k.d.op).find('.'));
+      CHECK(error->message.find(fmt::format("[{}] index {} ", name, bad)) != std::string::npos);
     }
   }
-  // Embedding and index_select have no negative indices.
-  Buffer idx = indices({300}, 0, 50, 3), out(DType::F32, {300, 60});
-  idx.data<int64_t>()[0] = -1;
-  run_both(make_gather, step(Op::IndexSelect, {op(0), Arg::integer(0), op(1)}), {&x, &idx}, {&out});
-  CHECK(harness_errors().take());
+  // Only index, index_put, index_fill, take and put have negative indices.
+  Buffer idx = indices({300}, 0, 50, 3), wide = indices({300, 60}, 0, 50, 3);
+  Buffer out(DType::F32, {300, 60}), same(DType::F32, {50, 60});
+  idx.data<int64_t>()[0] = wide.data<int64_t>()[5] = -1;
+  auto fails = [&](Op what, Buffer& index, Buffer& result) {
+    std::vector<Arg> args = {op(0), Arg::integer(0), op(1), op(2)};
+    run_both(make_gather, step(what, args), {&x, &index, &row}, {&result});
+    return harness_errors().take().has_value();
+  };
+  CHECK(fails(Op::IndexSelect, idx, out));
+  CHECK(fails(Op::Gather, wide, out));
+  CHECK(fails(Op::ScatterSrc, wide, same));
+  CHECK(fails(Op::ScatterAdd, wide, same));
+  CHECK(fails(Op::IndexAdd, idx, same));
+  CHECK(fails(Op::IndexCopy, idx, same));
+  CHECK_FALSE(fails(Op::IndexFill, idx, same));
 }
 
 }  // namespace

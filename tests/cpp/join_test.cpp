@@ -161,5 +161,93 @@ TEST_CASE("constant_pad_nd pads, crops and does both") {
                   UserError);
 }
 
+bool equal_elements(Buffer& a, Buffer& b) {
+  return std::equal(a.data<float>(), a.data<float>() + a.ref.count(), b.data<float>());
+}
+
+TEST_CASE("flip reverses dims of any type") {
+  for (const std::vector<int64_t>& dims :
+       {std::vector<int64_t>{0}, std::vector<int64_t>{-1}, std::vector<int64_t>{0, 2}}) {
+    const Dims shape = {9, 40, 77};
+    Buffer x(DType::F32, shape, strides_of_order(shape, {1, 2, 0})), out(DType::F32, shape);
+    Buffer b(DType::I8, shape), out_b(DType::I8, shape);
+    number<float>(x, 0);
+    number<int8_t>(b, 0);
+    run_both(make_join, step(Op::Flip, {op(0), Arg::ints(dims)}), {&x}, {&out});
+    run_both(make_join, step(Op::Flip, {op(0), Arg::ints(dims)}), {&b}, {&out_b});
+    int64_t bad = 0;
+    each_index(shape, [&](const Dims& i) {
+      Dims j = i;
+      for (int64_t d : dims)
+        j[d < 0 ? d + 3 : d] = shape[d < 0 ? d + 3 : d] - 1 - i[d < 0 ? d + 3 : d];
+      bad += out.at<float>(i) != x.at<float>(j);
+      bad += out_b.at<int8_t>(i) != b.at<int8_t>(j);
+    });
+    CHECK(bad == 0);
+  }
+}
+
+TEST_CASE("diagonal_scatter and as_strided_scatter write through the view") {
+  const Dims shape = {90, 50, 30};
+  for (int64_t offset : {0, 7, -60}) {
+    const int64_t row = std::max<int64_t>(-offset, 0), column = std::max<int64_t>(offset, 0);
+    const int64_t n = std::min<int64_t>(90 - row, 30 - column);
+    Buffer x(DType::F32, shape), src(DType::F32, {50, n}), out(DType::F32, shape);
+    number<float>(x, 0);
+    number<float>(src, 500000);
+    run_both(make_join,
+             step(Op::DiagonalScatter,
+                  {op(0), op(1), Arg::integer(offset), Arg::integer(0), Arg::integer(-1)}),
+             {&x, &src}, {&out});
+    Buffer want = x;
+    each_index({50, n}, [&](const Dims& i) {
+      want.at<float>({row + i[1], i[0], column + i[1]}) = src.at<float>(i);
+    });
+    CHECK(equal_elements(want, out));
+  }
+  Buffer x(DType::F32, shape), src(DType::F32, {20, 6}, {1, 20}), out(DType::F32, shape);
+  number<float>(x, 0);
+  number<float>(src, 500000);
+  run_both(make_join,
+           step(Op::AsStridedScatter,
+                {op(0), op(1), Arg::ints({20, 6}), Arg::ints({300, 7}), Arg::integer(11)}),
+           {&x, &src}, {&out});
+  Buffer want = x;
+  each_index({20, 6}, [&](const Dims& i) {
+    want.data<float>()[11 + i[0] * 300 + i[1] * 7] = src.at<float>(i);
+  });
+  CHECK(equal_elements(want, out));
+}
+
+TEST_CASE("unfold_backward adds the windows up") {
+  struct Case {
+    int64_t dim, size, step;
+  };
+  for (const Case& k : {Case{0, 3, 2}, {1, 5, 1}, {2, 4, 4}, {-1, 9, 3}, {2, 2, 5}}) {
+    CAPTURE(k.dim);
+    const Dims shape = {20, 30, 40};
+    const size_t d = size_t(k.dim < 0 ? k.dim + 3 : k.dim);
+    Dims s = shape;
+    s[d] = (shape[d] - k.size) / k.step + 1;
+    s.push_back(k.size);
+    Buffer g(DType::F32, s), out(DType::F32, shape);
+    g.randn(1);
+    run_both(make_join,
+             step(Op::UnfoldGrad, {op(0), Arg::ints(shape), Arg::integer(k.dim),
+                                   Arg::integer(k.size), Arg::integer(k.step)}),
+             {&g}, {&out});
+    std::vector<double> want(size_t(product(shape)), 0);
+    const Dims strides = dense_strides(shape);
+    each_index(s, [&](const Dims& i) {
+      Dims o(i.begin(), i.end() - 1);
+      o[d] = i[d] * k.step + i[3];
+      want[size_t(o[0] * strides[0] + o[1] * strides[1] + o[2])] += g.at<float>(i);
+    });
+    CHECK(max_error(out, [&](const Dims& i) {
+            return want[size_t(i[0] * strides[0] + i[1] * strides[1] + i[2])];
+          }) < 1e-5);
+  }
+}
+
 }  // namespace
 }  // namespace tessera::test

@@ -158,6 +158,41 @@ TEST_CASE("view aliases exactly the layouts whose runs it does not cross") {
   CHECK(alias(Op::View, TensorRef{DType::F32, {0, 4}, {4, 1}, 0, 0}, {Arg::ints({2, 0})}));
 }
 
+TEST_CASE("diagonals, windows and free strides address the elements of the operand") {
+  const TensorRef x = dense({4, 6, 5});
+  const auto all = addresses(x);
+  auto at = [&](int64_t i, int64_t j, int64_t k) { return all[(i * 6 + j) * 5 + k]; };
+  for (int64_t offset : {0, 2, -3, 9}) {
+    const auto d =
+        alias(Op::Diagonal, x, {Arg::integer(offset), Arg::integer(-1), Arg::integer(0)});
+    std::vector<int64_t> want;  // rows are dim 2, columns dim 0
+    for (int j = 0; j < 6; ++j)
+      for (int r = 0; r < 5; ++r)
+        if (r + offset >= 0 && r + offset < 4) want.push_back(at(r + offset, j, r));
+    CHECK(addresses(*d) == want);
+  }
+  const auto u = alias(Op::Unfold, x, {Arg::integer(1), Arg::integer(3), Arg::integer(2)});
+  CHECK(u->shape == Dims{4, 2, 5, 3});
+  std::vector<int64_t> want;
+  for (int i = 0; i < 4; ++i)
+    for (int w = 0; w < 2; ++w)
+      for (int k = 0; k < 5; ++k)
+        for (int q = 0; q < 3; ++q) want.push_back(at(i, w * 2 + q, k));
+  CHECK(addresses(*u) == want);
+  CHECK_THROWS_AS(infer(Op::Unfold, {4}, {Arg::integer(0), Arg::integer(5), Arg::integer(1)}),
+                  UserError);
+
+  const std::vector<Arg> free = {Arg::ints({3, 2}), Arg::ints({1, 40}), Arg::integer(7)};
+  const auto s = alias(Op::AsStrided, x, free);
+  CHECK(addresses(*s) == std::vector<int64_t>{23, 63, 24, 64, 25, 65});
+  TensorRef t = x;
+  t.strides = {1, 20, 4};
+  CHECK_FALSE(alias(Op::AsStrided, t, free));  // needs a copy first
+  CHECK_THROWS_AS(
+      infer(Op::AsStrided, {4, 6}, {Arg::ints({5, 5}), Arg::ints({5, 1}), Arg::integer(0)}),
+      UserError);
+}
+
 TEST_CASE("a dtype view keeps the layout") {
   Args args{{Arg::operand(0), Arg::dtype(DType::I32)}};
   auto v = apply_view(Op::View, args, dense({2, 3}), {2, 3});

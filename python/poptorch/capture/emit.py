@@ -7,6 +7,7 @@ import torch
 
 from . import (  # noqa: F401
     lower_activation,
+    lower_index,
     lower_linalg,
     lower_loss,
     lower_pointwise,
@@ -211,10 +212,26 @@ class _Emitter:
         args = self.bind(node)
         if node.target.namespace == "tessera":
             self._known_mask(node, args)
+        if node.target.name().startswith("aten::as_strided"):
+            self._as_in_memory(node, args)
         results = self._lowered(node, n, args)
         if results is None:
             results = self._folded(node, n) or self._host_call(node, n, args)
         self.values[node] = results if several else results[0]
+
+    def _as_in_memory(self, node, args):
+        """as_strided sees memory: its tensor is put in the order of memory, its offset becomes one
+        from the tensor's first element."""
+        x = node.args[0].meta["val"]
+        order = sorted(range(x.dim()), key=lambda d: -x.stride(d))
+        scatters = "scatter" in node.target.name()
+        dense = x.permute(order).is_contiguous() and not (scatters and not x.is_contiguous())
+        offset = 0 if args[-1] is None else args[-1] - x.storage_offset()
+        if not dense or offset < 0:
+            raise make_error("as_strided on a tensor that is not contiguous", _where(node))
+        if not x.is_contiguous():
+            args[0] = self.w.permute(args[0], order)
+        args[-1] = offset
 
     def _lowered(self, node, n, args):
         name = node.target.name()
@@ -261,8 +278,6 @@ class _Emitter:
         target = node.target
         name = target.name()
         full = name if "." in name else f"{name}.default"
-        if name.startswith("aten::as_strided") and not node.args[0].meta["val"].is_contiguous():
-            raise make_error("as_strided on a tensor that is not contiguous", _where(node))
         types = [(v.dtype, tuple(v.shape)) for v in n.vals if v is not None]
         if n.check is not None:
             names = _schema(target)[0]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lowerings of views, fills, joins, gathers and scatters."""
+"""Lowerings of views, fills and joins."""
 
 import torch
 
@@ -10,7 +10,7 @@ from .writer import MissingRow, Value, count, literal_of
 _FULL_END = 2**62
 
 
-@lower("alias", "detach", "lift_fresh", "tessera::mark_loss")
+@lower("alias", "alias_copy", "detach", "detach_copy", "lift_fresh", "tessera::mark_loss")
 def _(w, n, x, *_rest):
     return x
 
@@ -27,7 +27,7 @@ def _(w, n, x, *rest):
     return w.expand(source, n.shape)
 
 
-@lower("view", "_unsafe_view", "_reshape_alias", "view_copy")
+@lower("view", "_unsafe_view", "_reshape_alias", "_reshape_copy", "view_copy")
 def _(w, n, x, *_rest):
     if x.dtype is not n.dtype:
         raise MissingRow("view of another dtype")
@@ -100,16 +100,44 @@ def _(w, n, x, _sizes, dim):
     return out
 
 
+@lower("narrow_copy")
+def _(w, n, x, dim, start, length):
+    dim %= len(x.shape)
+    start %= max(1, x.shape[dim])
+    return w.slice(x, dim, start, start + length)
+
+
+@lower("diagonal", "diagonal_copy")
+def _(w, n, x, offset, dim1, dim2):
+    rank = len(x.shape)
+    return w.op("diagonal", [x, offset, dim1 % rank, dim2 % rank], x.dtype, n.shape)
+
+
+@lower("unfold", "unfold_copy")
+def _(w, n, x, dim, size, step):
+    if not x.shape:
+        return w.view(x, n.shape) if size else w.full(0, x.dtype, n.shape)
+    return w.op("unfold", [x, dim % len(x.shape), size, step], x.dtype, n.shape)
+
+
+def _dense_strides(shape):
+    strides, step = [], 1
+    for s in reversed(shape):
+        strides.insert(0, step)
+        step *= s
+    return strides
+
+
 @lower("as_strided", "as_strided_copy")
 def _(w, n, x, size, stride, offset):
-    dense, expected = 1, []
-    for s in reversed(size):
-        expected.insert(0, dense)
-        dense *= s
-    plain = all(a == b or s == 1 for a, b, s in zip(expected, stride, size, strict=False))
+    plain = all(
+        a == b or s == 1 for a, b, s in zip(_dense_strides(size), stride, size, strict=True)
+    )
     if plain and not offset and count(size) == count(x.shape):
         return w.view(x, size)
-    raise MissingRow("as_strided")
+    if not count(size):
+        return w.full(0, x.dtype, size)
+    return w.op("as_strided", [x, list(size), list(stride), offset or 0], x.dtype, n.shape)
 
 
 def _register_fill(names, value):
@@ -119,7 +147,7 @@ def _register_fill(names, value):
 
 # Memory that torch leaves uninitialised is zero here: a program has no garbage to read.
 _register_fill("zeros zeros_like new_zeros zero empty empty_like new_empty", 0)
-_register_fill("empty_strided new_empty_strided", 0)
+_register_fill("empty_strided new_empty_strided empty_permuted", 0)
 _register_fill("ones ones_like new_ones", 1)
 
 
@@ -153,11 +181,31 @@ def _(w, n, *_rest):
     return w.arange(n.shape[0], 0, 1, n.dtype)
 
 
-@lower("linspace")
-def _(w, n, start, end, steps, *_rest):
-    if isinstance(start, Value) or isinstance(end, Value):
-        raise MissingRow("linspace")
-    return w.constant(without_modes(lambda: torch.linspace(start, end, steps, dtype=n.dtype)))
+def _number(x):
+    return x.literal if isinstance(x, Value) else x
+
+
+@lower("linspace", "logspace")
+def _(w, n, start, end, steps, *rest):
+    base = rest[0] if rest and isinstance(rest[0], float) else None
+    ends = [_number(start), _number(end)]
+    if None not in ends:  # known now: exactly as torch makes it
+        make = torch.linspace if base is None else torch.logspace
+        more = [steps] if base is None else [steps, base]
+        return w.constant(without_modes(lambda: make(*ends, *more, dtype=n.dtype)))
+    if not n.dtype.is_floating_point:
+        raise MissingRow("linspace of integers")
+    start, end = (w.cast(x, n.dtype) if isinstance(x, Value) else x for x in (start, end))
+    if steps == 1:
+        line = (
+            w.expand(start, n.shape) if isinstance(start, Value) else w.full(start, n.dtype, (1,))
+        )
+    else:
+        # From both ends towards the middle, as torch does.
+        at = w.arange(steps, dtype=n.dtype)
+        step = (end - start) / float(steps - 1)
+        line = w.where(at < steps // 2, start + step * at, end - step * (float(steps - 1) - at))
+    return line if base is None else w.pointwise("pow", base, line)
 
 
 def _row_minus_column(w, rows, columns):
@@ -193,13 +241,13 @@ def _(w, n, x, repeats):
 
 def flipped(w, x, dims):
     """x with some dims in reverse; flipping twice gives x itself."""
+    dims = {d for d in dims if x.shape[d] != 1}
     source, done = w.flips.get(x, (None, None))
     if done == dims:
         return source
-    out = x
-    for d in dims:
-        index = w.arange(x.shape[d], x.shape[d] - 1, -1)
-        out = w.op("index_select", [out, d, index], x.dtype, x.shape)
+    if not dims or not count(x.shape):
+        return x
+    out = w.op("flip", [x, sorted(dims)], x.dtype, x.shape)
     w.flips[out] = (x, dims)
     return out
 
@@ -207,6 +255,14 @@ def flipped(w, x, dims):
 @lower("flip")
 def _(w, n, x, dims):
     return flipped(w, x, {d % len(x.shape) for d in dims}) if x.shape else x
+
+
+@lower("rot90")
+def _(w, n, x, k, dims):
+    a, b = (d % len(x.shape) for d in dims)
+    k %= 4
+    x = flipped(w, x, [set(), {b}, {a, b}, {a}][k])
+    return w.op("transpose", [x, a, b], x.dtype, n.shape) if k % 2 else x
 
 
 @lower("roll")
@@ -224,7 +280,50 @@ def _(w, n, x, shifts, dims):
     return w.view(x, shape)
 
 
+@lower("resize", "resize_as")
+def _(w, n, x, *_rest):
+    """The first elements; those that torch leaves uninitialised are zero."""
+    have, want = count(x.shape), count(n.shape)
+    x = w.view(x, (have,))
+    x = w.slice(x, 0, 0, want) if want <= have else _pad(w, x, [0, want - have], 0, (want,))
+    return w.view(x, n.shape)
+
+
 # Joins
+
+
+@lower("block_diag")
+def _(w, n, parts):
+    """Blocks written into zeros."""
+    out = w.full(0, n.dtype, n.shape)
+    at, width = 0, n.shape[1]
+    for p in parts:
+        rows, columns = ((1, 1) + p.shape)[-2:]
+        if rows and columns:
+            args = [
+                out,
+                w.view(w.cast(p, n.dtype), (rows, columns)),
+                [rows, columns],
+                [width, 1],
+                at,
+            ]
+            out = w.op("as_strided_scatter", args, n.dtype, n.shape)
+        at += rows * width + columns
+    return out
+
+
+@lower("_chunk_cat")
+def _(w, n, parts, dim, chunks):
+    dim %= len(parts[0].shape)
+    cut = []
+    for p in parts:
+        size = -(-p.shape[dim] // chunks) * chunks
+        pad = [0] * (2 * (len(p.shape) - dim))
+        pad[-1] = size - p.shape[dim]
+        shape = (*p.shape[:dim], size, *p.shape[dim + 1 :])
+        p = w.cast(_pad(w, p, pad, 0, shape), n.dtype)
+        cut.append(w.view(p, (*shape[:dim], chunks, count(shape[dim:]) // chunks)))
+    return w.op("cat", [cut, dim + 1], n.dtype, n.shape)
 
 
 @lower("cat")
@@ -299,114 +398,42 @@ def _(w, n, x, src, dim, index):
     return w.op("slice_scatter", [x, src, dim, index, index + 1, 1], x.dtype, x.shape)
 
 
-# Gather and scatter
+@lower("diagonal_scatter")
+def _(w, n, x, src, offset, dim1, dim2):
+    return _on_diagonal(w, x, w.cast(src, x.dtype), offset, dim1, dim2)
 
 
-@lower("gather")
-def _(w, n, x, dim, index, sparse_grad):
-    if not x.shape:
-        return w.expand(x, n.shape)
-    return w.op("gather", [x, dim % len(x.shape), index, False], x.dtype, n.shape)
-
-
-@lower("index_select")
-def _(w, n, x, dim, index):
-    if not x.shape:
+def _on_diagonal(w, x, src, offset, dim1, dim2):
+    if not count(src.shape):
         return x
-    index = w.view(index, (count(index.shape),))
-    return w.op("index_select", [x, dim % len(x.shape), index], x.dtype, n.shape)
+    rank = len(x.shape)
+    args = [x, src, offset, dim1 % rank, dim2 % rank]
+    return w.op("diagonal_scatter", args, x.dtype, x.shape)
 
 
-@lower("scatter_add")
-def _(w, n, x, dim, index, src):
-    if not x.shape or index.shape != src.shape:
-        raise MissingRow("scatter_add")
-    return w.op("scatter_add", [x, dim % len(x.shape), index, src], x.dtype, n.shape)
+@lower("diag_embed")
+def _(w, n, x, offset, dim1, dim2):
+    return _on_diagonal(w, w.full(0, x.dtype, n.shape), x, offset, dim1, dim2)
 
 
-@lower("scatter.value")
-def _(w, n, x, dim, index, value):
-    if not x.shape:
-        raise MissingRow("scatter.value")
-    args = [x, dim % len(x.shape), index, literal_of(value, x.dtype)]
-    return w.op("scatter.value", args, x.dtype, n.shape)
+@lower("diagonal_backward")
+def _(w, n, grad, shape, offset, dim1, dim2):
+    return _on_diagonal(w, w.full(0, grad.dtype, tuple(shape)), grad, offset, dim1, dim2)
 
 
-@lower("scatter.src")
-def _(w, n, x, dim, index, src):
-    # With one index along the dim no element is written twice, so adding into a cleared place is
-    # exact.
-    if not x.shape or index.shape != src.shape or index.shape[dim % len(x.shape)] != 1:
-        raise MissingRow("scatter.src")
-    dim %= len(x.shape)
-    cleared = w.op("scatter.value", [x, dim, index, _zero(x)], x.dtype, x.shape)
-    return w.op("scatter_add", [cleared, dim, index, src], x.dtype, x.shape)
+@lower("as_strided_scatter")
+def _(w, n, x, src, size, stride, offset):
+    if not count(size):
+        return x
+    args = [x, w.cast(src, x.dtype), list(size), list(stride), offset or 0]
+    return w.op("as_strided_scatter", args, x.dtype, x.shape)
 
 
-def _index_shape(x, indices):
-    """Whether an indexing can be a row: integer indices next to each other."""
-    if any(i is not None and i.dtype is torch.bool for i in indices):
-        raise MissingRow("index by mask")
-
-
-@lower("index", "_unsafe_index")
-def _(w, n, x, indices):
-    _index_shape(x, indices)
-    given = [d for d, i in enumerate(indices) if i is not None]
-    if len(given) == 1 and len(indices[given[0]].shape) == 1:
-        return w.op("index_select", [x, given[0], indices[given[0]]], x.dtype, n.shape)
-    return w.op("index", [x, list(indices)], x.dtype, n.shape)
-
-
-@lower("index_put", "_unsafe_index_put")
-def _(w, n, x, indices, values, accumulate):
-    values = w.cast(values, x.dtype)
-    if any(i is not None and i.dtype is torch.bool for i in indices):
-        mask = indices[0]
-        if len(indices) != 1 or values.shape or mask.dtype is not torch.bool:
-            raise MissingRow("index_put by mask")
-        mask = w.view(mask, mask.shape + (1,) * (len(x.shape) - len(mask.shape)))
-        return w.where(mask, x + values if accumulate else values, x)
-    return w.op("index_put", [x, list(indices), values, accumulate], x.dtype, n.shape)
-
-
-def _along(dim, index):
-    return [None] * dim + [index]
-
-
-@lower("index_add")
-def _(w, n, x, dim, index, source, alpha):
-    if not x.shape or not source.shape:
-        raise MissingRow("index_add")
-    source = w.cast(source if alpha == 1 else source * alpha, x.dtype)
-    indices = _along(dim % len(x.shape), index)
-    return w.op("index_put", [x, indices, source, True], x.dtype, n.shape)
-
-
-@lower("index_fill.int_Scalar")
-def _(w, n, x, dim, index, value):
-    if not x.shape or len(index.shape) != 1:
-        raise MissingRow("index_fill")
-    dim %= len(x.shape)
-    values = w.full(value, x.dtype, (*x.shape[:dim], index.shape[0], *x.shape[dim + 1 :]))
-    return w.op("index_put", [x, _along(dim, index), values, False], x.dtype, n.shape)
-
-
-@lower("index_copy")
-def _(w, n, x, dim, index, source):
-    if not x.shape or not source.shape:
-        raise MissingRow("index_copy")
-    indices = _along(dim % len(x.shape), index)
-    return w.op("index_put", [x, indices, source, False], x.dtype, n.shape)
-
-
-@lower("embedding")
-def _(w, n, weight, indices, *_rest):
-    args = [weight, indices, -1, False, False]
-    return w.op("embedding", args, weight.dtype, n.shape)
-
-
-@lower("embedding_dense_backward")
-def _(w, n, grad, indices, rows, padding_idx, by_frequency):
-    args = [grad, indices, rows, padding_idx, by_frequency]
-    return w.op("embedding_dense_backward", args, grad.dtype, n.shape)
+@lower("unfold_backward")
+def _(w, n, grad, shape, dim, size, step):
+    if not count(grad.shape):
+        return w.full(0, grad.dtype, n.shape)
+    if not shape:
+        return w.view(grad, n.shape)
+    args = [grad, list(shape), dim % len(shape), size, step]
+    return w.op("unfold_backward", args, grad.dtype, n.shape)

@@ -4,6 +4,7 @@
 #include "codegen/compiled_region.h"
 
 #include <algorithm>
+#include <atomic>
 #include <limits>
 
 #include "codegen/jit.h"
@@ -19,6 +20,10 @@ constexpr int64_t kColumnGrain =
     256;  // cuts along columns: whole cache lines of every type, whole unrolled steps
 constexpr int64_t kTile = 16;
 
+// Results that are larger than this are not in the cache when somebody reads them; storing past it
+// saves reading their memory first (measured: 1.3 times as fast on 40 MB).
+constexpr int64_t kStreamBytes = int64_t{24} << 20;
+
 constexpr int kMaxDims = 16;
 
 int64_t ceil_div(int64_t a, int64_t b) {
@@ -32,6 +37,7 @@ class Pointers {
   Pointers(const Pointers& o) : count_(o.count_) { std::copy_n(o.at_, count_, at_); }
   Pointers& operator=(const Pointers&) = delete;
   std::byte*& operator[](size_t slot) { return at_[slot]; }
+  std::byte* operator[](size_t slot) const { return at_[slot]; }
   std::byte* const* data() const { return at_; }
 
  private:
@@ -123,10 +129,41 @@ class CompiledRegion final : public Region {
       w.transposed = nest_.transposed[s];
       spec.walks.push_back(w);
     }
-    fn_ = jit_function(loop_key(spec),
-                       [&](llvm::Module& m, const std::string& name, const JitTarget& target) {
-                         emit_loop(spec, m, name, target);
-                       });
+    auto compiled = [&] {
+      return jit_function(loop_key(spec),
+                          [&](llvm::Module& m, const std::string& name, const JitTarget& target) {
+                            emit_loop(spec, m, name, target);
+                          });
+    };
+    fn_ = compiled();
+    if (!may_stream()) return;
+    spec.streams = true;
+    stream_fn_ = compiled();
+  }
+
+  // Large dense results that are not also operands.
+  bool may_stream() const {
+    int64_t bytes = 0;
+    for (int k = 0; k < code_.outputs; ++k)
+      bytes += outputs_[k].count() * size_of(outputs_[k].dtype);
+    if (reduces_ || nest_.tiled || bytes < kStreamBytes) return false;
+    for (int s = code_.inputs; s < code_.inputs + code_.outputs; ++s) {
+      const int64_t unit = size_of(code_.slots[s].dtype);
+      if (column_strides_[s] != unit || nest_.columns() < 256) return false;
+      for (size_t d = 0; d + 1 < nest_.sizes.size(); ++d)
+        if (nest_.strides[s][d] % 64 != 0) return false;
+    }
+    return true;
+  }
+
+  bool streams(const Pointers& p) const {
+    for (int s = code_.inputs; s < code_.inputs + code_.outputs; ++s) {
+      if (reinterpret_cast<uintptr_t>(p[s]) % 64 != 0) return false;
+      // In place the memory is in the cache already.
+      for (int k = 0; k < code_.inputs; ++k)
+        if (p[s] == p[k]) return false;
+    }
+    return true;
   }
 
   // A transposing copy has sixteen streams with large steps between them, either read or written.
@@ -162,7 +199,10 @@ class CompiledRegion final : public Region {
   void call(Pointers p, int64_t row, int64_t rows, int64_t column, int64_t columns) const {
     advance(p, nest_.sizes.size() - 2, row);
     advance(p, nest_.sizes.size() - 1, column);
-    fn_(p.data(), row_strides_.data(), column_strides_.data(), code_.params.data(), rows, columns);
+    const bool streaming = stream_fn_ && streams(p);
+    (streaming ? stream_fn_ : fn_)(p.data(), row_strides_.data(), column_strides_.data(),
+                                   code_.params.data(), rows, columns);
+    if (streaming) std::atomic_thread_fence(std::memory_order_seq_cst);
   }
 
   // Reductions. The space is cut, by its shape alone, into groups along one summed dim and strips
@@ -338,7 +378,7 @@ class CompiledRegion final : public Region {
   std::vector<TensorRef> outputs_;
   LoopNest nest_;
   std::vector<int64_t> row_strides_, column_strides_;
-  LoopFn fn_ = nullptr;
+  LoopFn fn_ = nullptr, stream_fn_ = nullptr;
   bool down_first_ = false;  // tiled loops: rows before columns
 
   size_t sum_dim_ = 0, keep_dim_ = 0;

@@ -19,8 +19,8 @@ namespace tessera::codegen {
 
 std::string loop_key(const LoopSpec& spec) {
   const TypedCode& c = *spec.code;
-  std::string key = fmt::format("{}{}{}{}/{};", spec.inner_reduced, spec.outer_reduced, spec.tiled,
-                                c.inputs, c.failure_param);
+  std::string key = fmt::format("{}{}{}{}{}/{};", spec.inner_reduced, spec.outer_reduced,
+                                spec.tiled, spec.streams, c.inputs, c.failure_param);
   for (size_t k = 0; k < c.slots.size(); ++k) {
     const Slot& s = c.slots[k];
     const Walk& w = spec.walks[k];
@@ -290,10 +290,16 @@ class Lowering {
     }
     // A walk of stride zero only exists for a single column, which the mask then selects.
     Value* p = unit_address(env, slot, s.dtype);
-    if (env.mask)
+    if (env.mask) {
       ir_.CreateMaskedStore(raw, p, align_of(s.dtype), env.mask);
-    else
+    } else if (spec_.streams) {
+      auto* one = llvm::ConstantAsMetadata::get(ir_.getInt32(1));
+      ir_.CreateAlignedStore(raw, p, llvm::Align(std::min<int64_t>(64, kLanes * size_of(s.dtype))))
+          ->setMetadata(llvm::LLVMContext::MD_nontemporal,
+                        llvm::MDNode::get(module_.getContext(), one));
+    } else {
       ir_.CreateAlignedStore(raw, p, align_of(s.dtype));
+    }
   }
 
   // A result may take the memory of any operand that dies here, so all operands are read before the

@@ -27,6 +27,8 @@ struct LoopSpec {
   bool inner_reduced = false;
   bool outer_reduced = false;
   bool tiled = false;
+  // Stores go past the cache; every vector that is stored must then be aligned to its size.
+  bool streams = false;
 };
 
 std::string loop_key(const LoopSpec& spec);

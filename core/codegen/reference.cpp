@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "codegen/reference.h"
 
+#include <algorithm>
 #include <bit>
 
 #include "codegen/row_eval.h"
@@ -127,8 +128,13 @@ Scalar load_scalar(DType t, const std::byte* p) {
       return of_int(t, read<uint8_t>(p));
     case DType::Bool:
       return of_bool(read<uint8_t>(p) != 0);
-    default:
-      throw InternalError("internal error: complex numbers in a fused region");
+    default: {
+      // Opaque numbers are only copied: up to sixteen bytes in both words.
+      Scalar x{t, 0, 0};
+      std::memcpy(&x.i, p, std::min<size_t>(8, size_of(t)));
+      if (size_of(t) > 8) std::memcpy(&x.f, p + 8, 8);
+      return x;
+    }
   }
 }
 
@@ -156,7 +162,8 @@ void store_scalar(DType t, std::byte* p, const Scalar& v) {
     case DType::Bool:
       return write(p, static_cast<uint8_t>(x.i));
     default:
-      throw InternalError("internal error: complex numbers in a fused region");
+      std::memcpy(p, &x.i, std::min<size_t>(8, size_of(t)));
+      if (size_of(t) > 8) std::memcpy(p + 8, &x.f, 8);
   }
 }
 

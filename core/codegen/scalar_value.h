@@ -77,6 +77,7 @@ inline Scalar convert(const Scalar& x, DType t) {
     case DType::Bool:
       return of_bool(floating(x) ? x.f != 0 : x.i != 0);
     default:
+      if (class_of(t) == DTypeClass::kOpaque) return x;
       return of_int(t, floating(x) ? truncate(x.f) : x.i);
   }
 }

@@ -83,9 +83,8 @@ llvm::Type* Emitter::lane_type(DType t) const {
     case DType::Bool:
       return ir.getInt1Ty();
     default:
-      break;
+      return ir.getIntNTy(static_cast<unsigned>(size_of(t)) * 8);  // opaque: copied, no more
   }
-  throw InternalError(fmt::format("internal error: no registers of type {}", name_of(t)));
 }
 
 llvm::FixedVectorType* Emitter::vector_type(DType t) const {

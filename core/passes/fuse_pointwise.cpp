@@ -24,8 +24,9 @@ bool is_fusible_reduction(Op op) {
   return op == Op::Sum || op == Op::Amax || op == Op::Amin;
 }
 
-bool codegen_dtype(DType t) {
-  return class_of(t) != DTypeClass::kOpaque;
+// Opaque numbers are only copied, by codegen if there is but one (else by joining).
+bool codegen_type(const TensorType& t, Op op) {
+  return class_of(t.dtype) != DTypeClass::kOpaque || (op == Op::Copy && t.rank() == 0);
 }
 
 struct Unit {
@@ -79,9 +80,9 @@ class Fuser {
 
   bool fusible(const Node& n) const {
     for (ValueId v : n.operands)
-      if (!codegen_dtype(g_.type(v).dtype)) return false;
+      if (!codegen_type(g_.type(v), n.op)) return false;
     for (ValueId v : n.results)
-      if (!codegen_dtype(g_.type(v).dtype) || g_.type(v).count() == 0) return false;
+      if (!codegen_type(g_.type(v), n.op) || g_.type(v).count() == 0) return false;
     if (is_fusible_reduction(n.op))
       return is_float(g_.type(n.operands[0]).dtype) && g_.type(n.operands[0]).count() > 0;
     return is_pointwise(n.op);

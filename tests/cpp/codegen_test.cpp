@@ -445,6 +445,48 @@ TEST_CASE("codegen: an update in place") {
   }
 }
 
+TEST_CASE("codegen: results too large for the cache, at any address, with a tail") {
+  const int64_t n = (int64_t{25} << 18) + 5;  // 25 MB and a bit
+  Buffer x(DType::F32, {n});
+  x.randn(9);
+  for (int64_t shift : {0, 16, 48}) {
+    Buffer y(DType::F32, {n});
+    // Stores past the cache need whole lines: one of these begins a line, the others do not.
+    const auto at = reinterpret_cast<uintptr_t>(y.memory.data());
+    y.ref.offset = static_cast<int64_t>((64 - at % 64) % 64 + static_cast<uintptr_t>(shift)) % 64;
+    CAPTURE(y.ref.offset);
+    for (int threads : {1, 2}) {
+      std::memset(y.memory.data(), 0, y.memory.size());
+      run_with(
+          best_backend(),
+          graph_text(fmt::format("  input %0 \"x\" : f32[{0}]\n  %1 = mul(%0, 2.0) : f32[{0}]\n"
+                                 "  output %1\n",
+                                 n)),
+          {&x}, {&y}, threads);
+      const auto* got = reinterpret_cast<const float*>(y.memory.data() + y.ref.offset);
+      int64_t wrong = 0;
+      for (int64_t i = 0; i < n; ++i) wrong += got[i] != 2 * x.data<float>()[i];
+      CHECK(wrong == 0);
+    }
+  }
+}
+
+TEST_CASE("codegen: one opaque number is copied") {
+  for (DType t : {DType::C64, DType::C128}) {
+    for (CodegenBackend backend : {best_backend(), CodegenBackend::kReference}) {
+      Buffer x(t, {}), y(t, {});
+      for (int64_t k = 0; k < size_of(t); ++k) x.memory[k] = static_cast<std::byte>(17 * k + 1);
+      const std::string type(name_of(t));
+      run_with(backend,
+               graph_text(fmt::format("  input %0 \"x\" : {0}[]\n  %1 = clone(%0) : {0}[]\n"
+                                      "  output %1\n",
+                                      type)),
+               {&x}, {&y}, 1);
+      CHECK(std::memcmp(x.memory.data(), y.memory.data(), size_of(t)) == 0);
+    }
+  }
+}
+
 TEST_CASE("codegen: reductions over any dims, in any memory order, with their prologue") {
   const Dims shape{5, 6, 70};
   const std::vector<std::string> dims = {"[0]",    "[1]",    "[2]", "[0, 1]",

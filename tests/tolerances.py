@@ -70,7 +70,10 @@ def _parts(tensor):
 def _as_near(ours, theirs, true, allowed):
     rtol, atol = allowed
     finite = true.isfinite() & theirs.isfinite()
-    if not torch.equal(ours[~finite].nan_to_num(), theirs[~finite].nan_to_num()):
+    # where eager overflows, ours may do so too or be right
+    same = ours.nan_to_num() == theirs.nan_to_num()
+    right = (ours - true).abs() <= atol + rtol * true.abs()
+    if not bool((same | right)[~finite].all()):
         return False
     error, eager_error = (ours - true).abs()[finite], (theirs - true).abs()[finite]
     # an error of eager in one element says how well the whole result is conditioned

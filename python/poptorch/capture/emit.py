@@ -366,7 +366,7 @@ def emit(traced, native_ops, name):
 
     results = next(n for n in reversed(e.graph.nodes) if n.op == "output").args[0]
     results = list(results) if isinstance(results, (list, tuple)) else [results]
-    values = [e.argument(r) for r in results]
+    values = [_as_stated(w, e.argument(r), r) for r in results]
     own = _owner(w, set(map(id, sources)))
     outputs = [own(v) for v in values[: traced.num_values]]
     rest = values[traced.num_values :]
@@ -404,6 +404,11 @@ def emit(traced, native_ops, name):
         same = [i for i, v in enumerate(values[: traced.num_values]) if v is loss[0]]
         out.loss_index = same[0] if same else None
     return out
+
+
+def _as_stated(w, value, node):
+    """A result in the type that PyTorch says it has; only statistics of norms are kept wider."""
+    return w.cast(value, node.meta["val"].dtype) if isinstance(value, Value) else value
 
 
 def _owner(w, source_ids):

@@ -91,32 +91,48 @@ def _attention_call(
         key = key.repeat_interleave(groups, -3)
         value = value.repeat_interleave(query.shape[-3] // value.shape[-3], -3)
     if "sdpa" in session.native_ops and _attention_is_plain(query, key, value, attn_mask):
-        if attn_mask is not None:
-            attn_mask = attn_mask.reshape((1,) * (4 - attn_mask.dim()) + tuple(attn_mask.shape))
-            if attn_mask.dtype != torch.bool:
-                attn_mask = attn_mask.to(torch.float32)
-        stream = session.next_stream() if dropout_p > 0 else 0
-        return library.Attention.apply(
-            query, key, value, attn_mask, stream, float(dropout_p), bool(is_causal), scale
-        )
+        lead, stream = query.shape[:-2], 0
+        if 0.0 < dropout_p < 1.0:
+            stream = session.next_stream()
+        elif dropout_p > 0:
+            value, dropout_p = value * 0.0, 0.0
+        mask = None if attn_mask is None else _mask_of_heads(attn_mask, lead)
+        q, k, v = (_as_heads(t) for t in (query, key, value))
+        rest = (stream, float(dropout_p), bool(is_causal), scale)
+        out = library.Attention.apply(q, k, v, mask, *rest)
+        return out.reshape(*lead, *out.shape[-2:])
     return _attention_math(query, key, value, attn_mask, dropout_p, is_causal, scale)
 
 
 def _attention_is_plain(q, k, v, mask):
-    if not (q.dim() == k.dim() == v.dim() == 4 and q.dtype == k.dtype == v.dtype):
+    if not (q.dtype == k.dtype == v.dtype and q.dtype in recurrent.DTYPES):
         return False
-    if q.shape[:2] != k.shape[:2] or k.shape[:3] != v.shape[:3]:
+    if q.shape[:-2] != k.shape[:-2] or k.shape[:-1] != v.shape[:-1] or q.shape[-1] != k.shape[-1]:
         return False
-    if not q.shape[-1] == k.shape[-1] == v.shape[-1]:
+    if 0 in q.shape or 0 in k.shape or 0 in v.shape:
         return False
-    if q.dtype not in (torch.float32, torch.float16, torch.bfloat16):
-        return False
-    if mask is None:
-        return True
-    return mask.dim() <= 4 and not mask.requires_grad
+    return mask is None or (mask.dim() <= q.dim() and not mask.requires_grad)
+
+
+def _as_heads(x):
+    """[..., heads, tokens, depth] as [batch, heads, tokens, depth]."""
+    if x.dim() == 4:
+        return x
+    heads = x.shape[-3] if x.dim() > 2 else 1
+    return x.reshape(-1, heads, *x.shape[-2:])
+
+
+def _mask_of_heads(mask, lead):
+    mask = mask if mask.dtype == torch.bool else mask.to(torch.float32)
+    if len(lead) > 2 and mask.dim() > 3:
+        mask = mask.expand(*lead, *mask.shape[-2:])
+        return _as_heads(mask)
+    return mask.reshape((1,) * (4 - mask.dim()) + tuple(mask.shape))
 
 
 def _attention_math(q, k, v, mask, dropout_p, is_causal, scale):
+    dtype = q.dtype
+    q, k, v = (t.to(torch.promote_types(t.dtype, torch.float32)) for t in (q, k, v))
     scores = torch.matmul(q, k.transpose(-2, -1)) * scale
     if is_causal:
         mask = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).tril()
@@ -132,7 +148,7 @@ def _attention_math(q, k, v, mask, dropout_p, is_causal, scale):
         weights = weights.masked_fill(empty, 0.0)
     if dropout_p > 0:
         weights = torch.native_dropout(weights, dropout_p, True)[0]
-    return torch.matmul(weights, v)
+    return torch.matmul(weights, v).to(dtype)
 
 
 def _pad(mode, func, args, kwargs):
@@ -203,19 +219,19 @@ def _ctc_loss(mode, func, args, kwargs):
         zero_infinity=False,
     ):
         reduction = {0: "none", 1: "mean", 2: "sum"}.get(reduction, reduction)
-        known = mode.session.known_numbers(target_lengths)
         input_lengths, target_lengths = (
             n if isinstance(n, torch.Tensor) else torch.tensor(list(n), dtype=torch.int64)
             for n in (input_lengths, target_lengths)
         )
+        known = constants.value_of(target_lengths)
         batched = log_probs.dim() == 3
         if not batched:
             log_probs = log_probs.unsqueeze(1)
             input_lengths = input_lengths.reshape(1)
             target_lengths = target_lengths.reshape(1)
         longest = targets.shape[-1]
-        if targets.dim() == 1 and known:
-            longest = max(known)
+        if targets.dim() == 1 and known is not None and known.numel():
+            longest = int(private.without_modes(known.max))
         loss = library.CtcLoss.apply(
             log_probs, targets, input_lengths, target_lengths, blank, zero_infinity, longest
         )
@@ -228,15 +244,6 @@ def _ctc_loss(mode, func, args, kwargs):
         return loss if batched else loss.squeeze(0)
 
     return run(*args, **kwargs)
-
-
-def _made_from_list(mode, func, args, kwargs):
-    """Lists of numbers stay known as such: they may be lengths that shape the program."""
-    out = func(*args, **kwargs)
-    data = args[0] if args else kwargs.get("data")
-    if isinstance(data, (list, tuple)) and all(type(n) is int for n in data):
-        mode.session.remember_numbers(out, list(data))
-    return out
 
 
 def _value_read(mode, func, args, kwargs):
@@ -363,8 +370,6 @@ HANDLERS = {
     **dict.fromkeys(
         (torch.index_fill, torch.Tensor.index_fill, torch.Tensor.index_fill_), _index_fill
     ),
-    torch.tensor: _made_from_list,
-    torch.as_tensor: _made_from_list,
     **recurrent.HANDLERS,
     **dict.fromkeys(_VALUE_READS, _value_read),
     **dict.fromkeys(_NORM_ARGUMENTS, _norm_in_input_type),

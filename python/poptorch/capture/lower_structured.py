@@ -93,7 +93,7 @@ def _(w, n, x, weight, bias, mean, var, training, momentum, eps):
     if not training:
         raise MissingRow("batch norm that neither trains nor evaluates")
     out = _batch_norm(w, x, weight, bias, mean, var, momentum, eps)
-    return [*out[:3], w.cast(out[3], mean.dtype), w.cast(out[4], var.dtype)]
+    return [*out[:3], *[w.cast(out[i], n.vals[i].dtype) for i in (3, 4)]]
 
 
 @lower("_native_batch_norm_legit.no_stats")

@@ -9,6 +9,7 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from . import _torch_private as private
+from . import constants
 from .errors import make_error, user_frame
 
 _lib = torch.library.Library("tessera", "FRAGMENT")
@@ -207,7 +208,7 @@ def _run(step, x, hx, params, has_biases, layers, dropout, train, bidirectional,
     return x, [torch.stack(s) for s in zip(*finals, strict=True)]
 
 
-_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)  # of the kernels
 _STEPS = {
     torch.lstm: ("lstm_layer", _lstm_step),
     torch.gru: ("gru_layer", _gru_step),
@@ -229,19 +230,19 @@ def _recurrent(mode, func, args, kwargs):
         batch_sizes = None
     states = [hx] if isinstance(hx, torch.Tensor) else list(hx)
     dtypes = {t.dtype for t in (x, *states, *params)}
-    if row not in mode.session.native_ops or len(dtypes) > 1 or not dtypes <= set(_DTYPES):
+    if row not in mode.session.native_ops or len(dtypes) > 1 or not dtypes <= set(DTYPES):
         return NotImplemented
     if torch.is_autocast_enabled("cpu") or 0 in x.shape:
         return NotImplemented
-    sizes = [] if batch_sizes is None else known_lengths(mode.session, batch_sizes)
+    sizes = [] if batch_sizes is None else known_lengths(batch_sizes)
     x = x.transpose(0, 1) if batch_first else x
     y, states = _run(step, x, states, params, *rest, sizes)
     return (y.transpose(0, 1) if batch_first else y, *states)
 
 
-def known_lengths(session, lengths):
+def known_lengths(lengths):
     """The numbers in a tensor of lengths; they shape the program, so they must be known now."""
-    known = session.known_numbers(lengths)
+    known = constants.value_of(lengths)
     if known is None:
         raise make_error(
             "The lengths of a packed sequence are not known when the model is compiled: they "
@@ -249,29 +250,13 @@ def known_lengths(session, lengths):
             "every call, or leave the sequences padded and mask the results.",
             user_frame(),
         )
-    return known
-
-
-class _BatchSizes(list):
-    """Numbers of a tensor that nn's modules read one of, as a size."""
-
-
-def _batch_sizes(session, sizes):
-    return session.remember_numbers(torch.tensor(sizes), _BatchSizes(sizes))
-
-
-def _get_item(mode, func, args, kwargs):
-    tensor, index = args
-    if not isinstance(tensor, private.FakeTensor) or type(index) is not int:
-        return NotImplemented
-    known = mode.session.known_numbers(tensor)
-    return known[index] if isinstance(known, _BatchSizes) else NotImplemented
+    return private.without_modes(known.tolist)
 
 
 def _pack(mode, func, args, kwargs):
     """pack_padded_sequence: rows of a padded batch, step by step without the padding."""
     x, lengths, batch_first = args
-    lengths = known_lengths(mode.session, lengths)
+    lengths = known_lengths(lengths)
     x = x.transpose(0, 1) if batch_first else x
     steps, batch = x.shape[:2]
     if lengths != sorted(lengths, reverse=True):
@@ -287,13 +272,13 @@ def _pack(mode, func, args, kwargs):
         )
     sizes = [sum(n > t for n in lengths) for t in range(lengths[0])]
     rows = [t * batch + b for t, size in enumerate(sizes) for b in range(size)]
-    return x.reshape(-1, *x.shape[2:])[torch.tensor(rows)], _batch_sizes(mode.session, sizes)
+    return x.reshape(-1, *x.shape[2:])[torch.tensor(rows)], torch.tensor(sizes)
 
 
 def _pad(mode, func, args, kwargs):
     """pad_packed_sequence: each place of the padded batch takes its row, or the padding."""
     data, batch_sizes, batch_first, padding, total = args
-    sizes = known_lengths(mode.session, batch_sizes)
+    sizes = known_lengths(batch_sizes)
     steps = len(sizes) if total <= 0 else total
     if steps < len(sizes):
         raise RuntimeError(
@@ -306,23 +291,12 @@ def _pad(mode, func, args, kwargs):
         n += size
     last = torch.full((1, *data.shape[1:]), padding, dtype=data.dtype)
     y = torch.cat([data, last])[torch.tensor(rows)].reshape(steps, batch, *data.shape[1:])
-    lengths = mode.session.tensor_of([sum(size > b for size in sizes) for b in range(batch)])
+    lengths = torch.tensor([sum(size > b for size in sizes) for b in range(batch)])
     return y.transpose(0, 1) if batch_first else y, lengths
-
-
-def _sort(mode, func, args, kwargs):
-    """Known lengths stay known when they are sorted, as packing unsorted sequences does."""
-    known = mode.session.known_numbers(args[0])
-    if known is None or args[0].dim() != 1:
-        return NotImplemented
-    found = private.without_modes(lambda: func(torch.tensor(known), *args[1:], **kwargs))
-    return tuple(mode.session.tensor_of(t.tolist()) for t in found)
 
 
 HANDLERS = {
     **dict.fromkeys(_STEPS, _recurrent),
     torch._VF._pack_padded_sequence: _pack,
     torch._VF._pad_packed_sequence: _pad,
-    torch.sort: _sort,
-    torch.Tensor.__getitem__: _get_item,
 }

@@ -82,7 +82,6 @@ class Session:
         self.losses = []
         self.detached_losses = []
         self.streams = 0
-        self._numbers = {}  # id of a fake tensor -> (the tensor, the list it was made from)
         self.by_sequence = {}
         self.last_tag = Tag("", 0, "", False, *placement.DEFAULT)
         self._scopes = scopes
@@ -92,23 +91,6 @@ class Session:
         """A number no other random op of this program has."""
         self.streams += 1
         return self.streams
-
-    def tensor_of(self, numbers):
-        """A tensor of whole numbers whose values capture knows."""
-        return self.remember_numbers(torch.tensor(numbers), numbers)
-
-    def remember_numbers(self, tensor, numbers):
-        self._numbers[id(tensor)] = (tensor, numbers)
-        return tensor
-
-    def known_numbers(self, x):
-        """The whole numbers in a list, or in a tensor made from a list or outside of the model;
-        None if they are not known."""
-        if not isinstance(x, torch.Tensor):
-            return [int(n) for n in x]
-        if not isinstance(x, private.FakeTensor):
-            return None if x.is_floating_point() else private.without_modes(x.flatten().tolist)
-        return self._numbers.get(id(x), (None, None))[1]
 
     def enter_module(self, module, _args):
         self._scope_stack.append(self._scopes.get(id(module)))

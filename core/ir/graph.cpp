@@ -44,9 +44,9 @@ std::vector<ValueId> Builder::add_node(Op op, std::vector<ValueId> operands, Arg
 }
 
 ValueId Builder::copy(ValueId v, TensorType type) {
-  // Codegen has no opaque types; joining one tensor is a copy of any type.
-  if (class_of(type.dtype) == DTypeClass::kOpaque && type.rank() > 0)
-    return add_node(Op::Cat, {v}, Args{{Arg::of({Arg::operand(0)}), Arg::integer(0)}},
+  // Codegen has no opaque types; padding by nothing is a copy of any type.
+  if (class_of(type.dtype) == DTypeClass::kOpaque)
+    return add_node(Op::ConstantPad, {v}, Args{{Arg::operand(0), Arg::ints({}), Arg::integer(0)}},
                     {std::move(type)})[0];
   return add(Op::Copy, {v}, std::move(type));
 }

@@ -30,6 +30,9 @@ const LinalgFns<double>& linalg_f64() {
 namespace {
 
 constexpr double kEps = std::numeric_limits<double>::epsilon();
+// Squares below this are noise of noise, which a matrix of low rank leaves: reflectors made of it
+// would not be orthogonal.
+constexpr double kNegligible = 1e-250;
 constexpr int kMaxSteps = 80;  // per value; a few are usual
 
 double dot(const double* x, const double* y, int64_t n) {
@@ -59,7 +62,7 @@ void rotate(double* x, double* y, int64_t n, double c, double s) {
 double make_reflector(double* v, int64_t n, double& result) {
   const double below = n > 1 ? dot(v + 1, v + 1, n - 1) : 0.0, alpha = v[0];
   result = alpha;
-  if (below == 0) return 0;
+  if (!(below > kNegligible)) return 0;
   result = -std::copysign(std::sqrt(alpha * alpha + below), alpha);
   for (int64_t i = 1; i < n; ++i) v[i] /= alpha - result;
   v[0] = 1;

@@ -139,7 +139,8 @@ void qr(T* a, int64_t lda, int64_t m, int64_t n, T* tau, T* work) {
     for (int64_t i = j + 1; i < m; ++i)
       below += static_cast<double>(a[i * lda + j]) * static_cast<double>(a[i * lda + j]);
     tau[j] = 0;
-    if (below == 0) continue;
+    // Noise of noise, which a matrix of low rank leaves: a reflector of it would not be orthogonal.
+    if (!(below > (sizeof(T) == 8 ? 1e-250 : 1e-60))) continue;
     const double alpha = a[j * lda + j];
     const double beta = -std::copysign(std::sqrt(alpha * alpha + below), alpha);
     tau[j] = static_cast<T>((beta - alpha) / beta);

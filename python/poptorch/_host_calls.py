@@ -177,8 +177,8 @@ def _split(op: Any, values: list[Any]) -> tuple[list[Any], dict[str, Any]]:
     for argument, value in zip(op._schema.arguments, values, strict=False):
         if str(argument.type) == "Device" or str(argument.real_type) == "Optional[Device]":
             value = None
-        if str(argument.type) == "number" and isinstance(value, str):
-            value = complex(value)
+        if isinstance(value, str) and "str" not in str(argument.type):
+            value = complex(value)  # the text form has no complex literals
         if argument.kwarg_only:
             kwargs[argument.name] = value
         else:

@@ -23,6 +23,13 @@ def _native_batch_norm(x, weight, bias, mean, var, training, momentum, eps):
     return out, save_mean, save_rstd
 
 
+def _rrelu_with_noise(x, noise, lower=1 / 8, upper=1 / 3, training=False, generator=None):
+    """The second argument is a result."""
+    out, drawn = aten.rrelu_with_noise_functional(x, noise, lower, upper, training)
+    noise.copy_(drawn)
+    return out
+
+
 def _random_from(x, low, high=None, *, generator=None):
     """torch.fx cannot write the name of this overload, `from`, as Python."""
     if high is None:
@@ -42,6 +49,7 @@ def trace_table():
     if _table is None:
         _table = {
             aten.native_batch_norm.default: _native_batch_norm,
+            aten.rrelu_with_noise.default: _rrelu_with_noise,
             getattr(aten.random_, "from"): _random_from,
         }
     return _table

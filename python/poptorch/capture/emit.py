@@ -240,7 +240,7 @@ class _Emitter:
         if not _all_native(args) or any(
             v is not None and v.dtype not in NATIVE_DTYPES for v in n.vals
         ):
-            if base not in _ANY_DTYPE:
+            if base not in _ANY_DTYPE and base not in _VIEWS:
                 return None
         mark, constants = len(self.w.records), dict(self.w.constants)
         try:
@@ -318,6 +318,19 @@ def _evaluate(module, node, memo):
 
 # Ops that only hand a value on may do so for any type.
 _ANY_DTYPE = {"aten::alias", "aten::detach", "aten::lift_fresh", "tessera::mark_loss"}
+# So may views.
+_VIEWS = {
+    "aten::_unsafe_view",
+    "aten::expand",
+    "aten::permute",
+    "aten::select",
+    "aten::slice",
+    "aten::squeeze",
+    "aten::t",
+    "aten::transpose",
+    "aten::unsqueeze",
+    "aten::view",
+}
 
 
 def _all_native(args):
@@ -418,9 +431,7 @@ def _owner(w, source_ids):
         if id(value) not in source_ids and value.kind == "op":
             return value
         if value.dtype.is_complex:
-            return w.host_call("aten::clone.default", [value, None], [(value.dtype, value.shape)])[
-                0
-            ]
+            return value  # the core copies it
         return w.op("clone", [value], value.dtype, value.shape)
 
     return own

@@ -12,6 +12,7 @@ import torch.nn.functional as F  # noqa: N812
 from . import _torch_private as private
 from . import constants, library, recurrent, state
 from .errors import data_dependent, make_error, user_frame
+from .least_squares import lstsq
 
 _VALUE_READS = {
     torch.Tensor.tolist: ".tolist()",
@@ -371,6 +372,7 @@ HANDLERS = {
         (torch.index_fill, torch.Tensor.index_fill, torch.Tensor.index_fill_), _index_fill
     ),
     **recurrent.HANDLERS,
+    torch.linalg.lstsq: lambda mode, func, args, kwargs: lstsq(*args, **kwargs),
     **dict.fromkeys(_VALUE_READS, _value_read),
     **dict.fromkeys(_NORM_ARGUMENTS, _norm_in_input_type),
     **dict.fromkeys(

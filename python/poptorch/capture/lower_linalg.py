@@ -26,6 +26,8 @@ def _weighted(x, factor):
 
 def _sum_of(x, product, beta, alpha):
     """beta * x + alpha * product, where a beta of zero ignores x altogether."""
+    if not product.dtype.is_floating_point:
+        beta, alpha = int(beta), int(alpha)
     product = _weighted(product, alpha)
     return product if beta == 0 else _weighted(x, beta) + product
 
@@ -79,7 +81,8 @@ def _(w, n, x, a, b, beta, alpha):
 
 @lower("dot", "vdot")
 def _(w, n, a, b):
-    wide = torch.float32 if n.dtype.is_floating_point else torch.int64
+    half = n.dtype in (torch.float16, torch.bfloat16)
+    wide = torch.float32 if half else n.dtype if n.dtype.is_floating_point else torch.int64
     return w.cast(w.sum(w.cast(a, wide) * w.cast(b, wide)), n.dtype)
 
 
@@ -416,29 +419,31 @@ def _(w, n, a, full, compute_uv, _driver):
     raise MissingRow("singular vectors")
 
 
-def _tolerance(x):
-    """A tolerance given as a number, as a constant, or not at all."""
-    if isinstance(x, Value):
-        if x.literal is None:
-            raise MissingRow("a tolerance that depends on the data")
-        return x.literal
-    return x
+def _tolerance(w, x):
+    """A tolerance per matrix beside its singular values: a tensor, a number or nothing."""
+    if not isinstance(x, Value):
+        return x
+    return w.unsqueeze(w.cast(x, torch.float32), len(x.shape))
 
 
 @lower("linalg_pinv.atol_rtol_tensor")
 def _(w, n, a, atol, rtol, hermitian):
-    atol, rtol = _tolerance(atol), _tolerance(rtol)
     rows, cols = a.shape[-2:]
-    if min(rows, cols) == 0 or count(a.shape) == 0:
+    if count(a.shape) == 0:
         return w.full(0, torch.float32, n.shape)
+    atol, rtol = _tolerance(w, atol), _tolerance(w, rtol)
     if rtol is None:
-        rtol = 0.0 if atol else torch.finfo(torch.float32).eps * max(rows, cols)
+        rtol = torch.finfo(torch.float32).eps * max(rows, cols)
+        if isinstance(atol, Value):
+            rtol = w.where(atol > 0, 0.0, rtol)
+        elif atol:
+            rtol = 0.0
     if hermitian:
         lower_half = _triangle(w, a, False)
         a = lower_half + _t(w, _triangle(w, a, False, -1))
     u, s, vh = _svd(w, a)
     rank = len(s.shape)
-    limit = w.pointwise("maximum", w.slice(s, rank - 1, 0, 1) * rtol, float(atol or 0.0))
+    limit = w.pointwise("maximum", w.slice(s, rank - 1, 0, 1) * rtol, 0.0 if atol is None else atol)
     inverse = w.where(s > limit, s.reciprocal(), 0.0)
     left = _t(w, vh) * w.unsqueeze(inverse, rank - 1)
     size = count(n.shape[:-2])

@@ -22,9 +22,12 @@ def lookup(ids, table=TABLE):
 embedding.row("embedding", F.embedding, make=lookup((4, 128)), target=0.9)
 embedding.row("embedding", F.embedding, make=lookup((32, 512)), target=0.9)
 embedding.row("embedding short rows", F.embedding, make=lookup((64, 256), (1000, 32)), target=0.9)
-embedding.row("embedding f16", F.embedding, target=0.9, make=lambda: [
-    ints(1000, 32, 128), torch.randn(1000, 768).half()
-])  # fmt: skip
+embedding.row(
+    "embedding f16",
+    F.embedding,
+    target=0.9,
+    make=lambda: [ints(1000, 32, 128), torch.randn(1000, 768).half()],
+)
 
 
 def embedding_gradient(ids, table):
@@ -94,31 +97,40 @@ def distinct(size):
 
 
 gather.row("scatter", lambda x, i, s: x.scatter(1, i, s), make=distinct(POINTS))
-gather.row("gather +bwd", lambda x, i: x.gather(1, i), backward=True, make=indexed(*[
-    POINTS, POINTS, 256
-]))  # fmt: skip
-gather.row("index_select +bwd", lambda x, i: x.index_select(0, i), backward=True, make=indexed(*[
-    POINTS, (4096,), 4096
-]))  # fmt: skip
+gather.row(
+    "gather +bwd", lambda x, i: x.gather(1, i), backward=True, make=indexed(POINTS, POINTS, 256)
+)
+gather.row(
+    "index_select +bwd",
+    lambda x, i: x.index_select(0, i),
+    backward=True,
+    make=indexed(POINTS, (4096,), 4096),
+)
 gather.row("index rows", lambda x, i: x[i], make=indexed(POINTS, (4096,), 4096))
 gather.row("index pairs", lambda x, i: x[i, i % 256], make=indexed(POINTS, (20000,), 4096))
-gather.row("index_put add", lambda x, i, s: x.index_put((i,), s, accumulate=True), make=indexed(*[
-    POINTS, (4096,), 4096, POINTS
-]))  # fmt: skip
+gather.row(
+    "index_put add",
+    lambda x, i, s: x.index_put((i,), s, accumulate=True),
+    make=indexed(POINTS, (4096,), 4096, POINTS),
+)
 gather.row("index_fill", lambda x, i: x.index_fill(0, i, 0.0), make=indexed(POINTS, (99,), 4096))
-gather.row("index_copy", lambda x, i, s: x.index_copy(0, i, s), make=lambda: [
-    torch.randn(POINTS), torch.randperm(4096), torch.randn(POINTS)
-])  # fmt: skip
-gather.row("take_along_dim", lambda x, i: x.take_along_dim(i, 1), make=indexed(*[
-    POINTS, (4096, 64), 256
-]))  # fmt: skip
-gather.row("masked_scatter", lambda x, m, s: x.masked_scatter(m, s), make=lambda: [
-    torch.randn(POINTS), torch.rand(POINTS) < 0.5, torch.randn(POINTS)
-])  # fmt: skip
+gather.row(
+    "index_copy",
+    lambda x, i, s: x.index_copy(0, i, s),
+    make=lambda: [torch.randn(POINTS), torch.randperm(4096), torch.randn(POINTS)],
+)
+gather.row(
+    "take_along_dim", lambda x, i: x.take_along_dim(i, 1), make=indexed(POINTS, (4096, 64), 256)
+)
+gather.row(
+    "masked_scatter",
+    lambda x, m, s: x.masked_scatter(m, s),
+    make=lambda: [torch.randn(POINTS), torch.rand(POINTS) < 0.5, torch.randn(POINTS)],
+)
 gather.row("one_hot", lambda i: F.one_hot(i, 100), make=lambda: [ints(100, 4096)])
-gather.row("bucketize", torch.bucketize, make=lambda: [
-    torch.rand(100_000), torch.linspace(0, 1, 256)
-])  # fmt: skip
+gather.row(
+    "bucketize", torch.bucketize, make=lambda: [torch.rand(100_000), torch.linspace(0, 1, 256)]
+)
 
 # Joins and pads ----------------------------------------------------------------------------------
 
@@ -137,9 +149,9 @@ for mode in ("constant", "reflect", "replicate", "circular"):
     join.both(f"pad {mode}", lambda x, mode=mode: F.pad(x, (2, 2, 2, 2), mode), (8, 32, 56, 56))
 join.row("pad last of 2", lambda x: F.pad(x, (0, 1)), (4096, 255))
 join.row("pad first dim", lambda x: F.pad(x, (0, 0, 1, 1)), (4096, 256))
-join.row("slice_scatter", lambda x, y: torch.slice_scatter(x, y, 1, 0, 128), *[
-    (4096, 256), (4096, 128)
-])  # fmt: skip
+join.row(
+    "slice_scatter", lambda x, y: torch.slice_scatter(x, y, 1, 0, 128), (4096, 256), (4096, 128)
+)
 join.row("slice assign", lambda x: x.clone().index_fill_(1, torch.arange(8), 0.0), (4096, 256))
 
 # Copies ------------------------------------------------------------------------------------------
@@ -156,9 +168,9 @@ copies.row("rgb to channels last", lambda x: x.permute(0, 2, 3, 1).contiguous(),
 copies.row("reverse dims", lambda x: x.permute(2, 1, 0).contiguous(), BLOCK)
 copies.row("transpose f16", lambda x: x.t().contiguous(), (1024, 1024), dtype=HALF)
 copies.row("transpose int64", lambda x: x.t().contiguous(), make=lambda: [ints(9, 1024, 1024)])
-copies.row("transpose bool", lambda x: x.t().contiguous(), make=lambda: [
-    torch.rand(1024, 1024) < 0.5
-])  # fmt: skip
+copies.row(
+    "transpose bool", lambda x: x.t().contiguous(), make=lambda: [torch.rand(1024, 1024) < 0.5]
+)
 copies.row("slice", lambda x: x[:, 64:128].contiguous(), (4096, 256))
 copies.row("every second", lambda x: x[:, ::2].contiguous(), (4096, 256))
 copies.row("expand", lambda x: x[:, None].expand(-1, 16, -1).contiguous(), (1024, 64))
@@ -175,8 +187,11 @@ copies.row("diagonal", lambda x: x.diagonal(dim1=-2, dim2=-1).contiguous(), (256
 copies.row("diag_embed", torch.diag_embed, (256, 64))
 copies.row("unfold windows", lambda x: x.unfold(1, 16, 8).contiguous(), (512, 1024))
 copies.row("split 3", lambda x: [t.contiguous() for t in x.split(256, -1)], (2048, 768))
-copies.row("meshgrid", lambda x, y: [t.clone() for t in torch.meshgrid(x, y, indexing="ij")], *[
-    (1000,), (1000,)
-])  # fmt: skip
+copies.row(
+    "meshgrid",
+    lambda x, y: [t.clone() for t in torch.meshgrid(x, y, indexing="ij")],
+    (1000,),
+    (1000,),
+)
 copies.row("full", lambda x: torch.full_like(x, 1.5), (4096, 768))
 copies.row("arange", lambda x: torch.arange(1_000_000) + x, ())

@@ -42,9 +42,11 @@ single.row("pow 3", lambda x: x**3, MIDDLE)
 single.row("pow tensor", lambda x, y: x.abs() ** y, MIDDLE, MIDDLE)
 single.row("where", lambda x, y: torch.where(x > 0, x, y), MIDDLE, MIDDLE)
 single.row("clamp", lambda x: x.clamp(-1, 1), LARGE)
-single.row("masked_fill", lambda x, m: x.masked_fill(m, 0.0), make=lambda: [
-    torch.randn(MIDDLE), torch.rand(MIDDLE) < 0.5
-])  # fmt: skip
+single.row(
+    "masked_fill",
+    lambda x, m: x.masked_fill(m, 0.0),
+    make=lambda: [torch.randn(MIDDLE), torch.rand(MIDDLE) < 0.5],
+)
 single.row("add f16", torch.add, MIDDLE, MIDDLE, dtype=HALF)
 single.row("gelu f16", F.gelu, MIDDLE, dtype=HALF)
 single.row("exp in bf16", lambda x: x.bfloat16().exp().float(), MIDDLE)
@@ -85,9 +87,9 @@ shaped.row("transposed operand", lambda x, y: x + y.t(), (1024, 1024), (1024, 10
 # Our results are always in row-major order, so must eager's be.
 shaped.row("both transposed", lambda x, y: (x.t() + y.t()).contiguous(), *[(1024, 1024)] * 2)
 shaped.row("sliced operand", lambda x: x[:, ::2] + 1, LARGE)
-shaped.row("channels last operand", lambda x: (x.permute(0, 3, 1, 2) + 1).contiguous(), *[
-    (16, 56, 56, 64)
-])  # fmt: skip
+shaped.row(
+    "channels last operand", lambda x: (x.permute(0, 3, 1, 2) + 1).contiguous(), (16, 56, 56, 64)
+)
 shaped.row("bias +bwd", torch.add, LARGE, (768,), backward=True)
 
 chains = Family(ROWS, "chain", 2.5)
@@ -199,9 +201,12 @@ matmul.row("baddbmm", torch.baddbmm, (48, 128, 128), (48, 128, 64), (48, 64, 128
 matmul.row("matmul broadcast", torch.matmul, (8, 64, 256), (256, 256))
 matmul.both("linear", F.linear, (512, 768), (768, 768), (768,))
 matmul.row("linear relu", lambda *t: F.linear(*t).relu(), (512, 768), (3072, 768), (3072,))
-matmul.row("einsum bhid,bhjd", lambda a, b: torch.einsum("bhid,bhjd->bhij", a, b), *[
-    (4, 12, 128, 64), (4, 12, 128, 64)
-])  # fmt: skip
+matmul.row(
+    "einsum bhid,bhjd",
+    lambda a, b: torch.einsum("bhid,bhjd->bhij", a, b),
+    (4, 12, 128, 64),
+    (4, 12, 128, 64),
+)
 matmul.row("bilinear", F.bilinear, (64, 64), (64, 64), (32, 64, 64))
 matmul.row("cdist", torch.cdist, (256, 64), (256, 64))
 
@@ -215,6 +220,9 @@ for name in ("rand_like", "randn_like", "bernoulli"):
     random.row(name, getattr(torch, name), make=make, random=True)
 random.row("exponential", lambda x: torch.empty_like(x).exponential_(), MIDDLE, random=True)
 random.row("randint", lambda x: torch.randint_like(x, 10), MIDDLE, random=True)
-random.row("multinomial", lambda x: torch.multinomial(x, 1), random=True, make=lambda: [
-    torch.rand(64, 1000)
-])  # fmt: skip
+random.row(
+    "multinomial",
+    lambda x: torch.multinomial(x, 1),
+    random=True,
+    make=lambda: [torch.rand(64, 1000)],
+)

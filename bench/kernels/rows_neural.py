@@ -73,6 +73,7 @@ for size, groups in ((IMAGES, 32), (IMAGES, 1), (IMAGES, 64), ((16, 12, 9, 9), 3
         (size[1],),
     )
 other.both("instance_norm", F.instance_norm, IMAGES)
+other.both("group_norm f16", lambda x: F.group_norm(x, 8), IMAGES, dtype=HALF)
 
 
 def batch_norm(training):
@@ -97,6 +98,10 @@ for size in (IMAGES, (8, 512, 7, 7), (4, 64, 112, 112), (4096, 768), (8, 32, 8, 
         size[1:2],
     )
 norm.row("batch_norm eval +bwd", batch_norm(False), backward=True, make=batch_norm_inputs(IMAGES))
+
+norm.both(
+    "batch_norm f16", lambda x: F.batch_norm(x, None, None, training=True), IMAGES, dtype=HALF
+)
 
 # Convolutions ----------------------------------------------------------------------------------
 
@@ -142,10 +147,12 @@ pool.both("max_pool2d 2", lambda x: F.max_pool2d(x, 2), IMAGES)
 pool.both("max_pool2d 3 s2 p1", lambda x: F.max_pool2d(x, 3, 2, 1), (4, 64, 112, 112))
 pool.both("max_pool2d small", lambda x: F.max_pool2d(x, 2), (16, 5, 26, 26))
 pool.row("max_pool2d indices", lambda x: F.max_pool2d(x, 2, return_indices=True), IMAGES)
+pool.both("max_pool2d f16", lambda x: F.max_pool2d(x, 2), IMAGES, dtype=HALF)
 pool.both("max_pool1d", lambda x: F.max_pool1d(x, 2), (8, 64, 1024))
 pool.both("max_pool3d", lambda x: F.max_pool3d(x, 2), (2, 32, 16, 28, 28))
 average.both("avg_pool2d 2", lambda x: F.avg_pool2d(x, 2), IMAGES)
 average.both("avg_pool2d 3 s2 p1", lambda x: F.avg_pool2d(x, 3, 2, 1), IMAGES)
+average.both("avg_pool2d f16", lambda x: F.avg_pool2d(x, 2), IMAGES, dtype=HALF)
 average.both("avg_pool1d", lambda x: F.avg_pool1d(x, 4), (8, 64, 1024))
 average.both("avg_pool3d", lambda x: F.avg_pool3d(x, 2), (2, 32, 16, 28, 28))
 average.both("adaptive_avg_pool2d 1", lambda x: F.adaptive_avg_pool2d(x, 1), IMAGES)
@@ -164,13 +171,16 @@ for mode in ("nearest", "bilinear", "bicubic", "area", "nearest-exact"):
         SMALL_IMAGES,
     )
 upsample.both("linear", lambda x: F.interpolate(x, 1000, mode="linear"), (8, 32, 512))
-upsample.both("trilinear", lambda x: F.interpolate(x, scale_factor=2, mode="trilinear"), *[
-    (2, 16, 8, 16, 16)
-])  # fmt: skip
+upsample.both(
+    "trilinear", lambda x: F.interpolate(x, scale_factor=2, mode="trilinear"), (2, 16, 8, 16, 16)
+)
 upsample.row("pixel_shuffle", lambda x: F.pixel_shuffle(x, 2), (4, 64, 32, 32))
-upsample.row("grid_sample", lambda x, g: F.grid_sample(x, g, align_corners=False), *[
-    SMALL_IMAGES, (4, 32, 32, 2)
-])  # fmt: skip
+upsample.row(
+    "grid_sample",
+    lambda x, g: F.grid_sample(x, g, align_corners=False),
+    SMALL_IMAGES,
+    (4, 32, 32, 2),
+)
 
 # Attention and recurrence -----------------------------------------------------------------------
 
@@ -180,9 +190,9 @@ sdpa = F.scaled_dot_product_attention
 attention.both("sdpa", sdpa, HEADS, HEADS, HEADS)
 attention.both("sdpa causal", lambda *t: sdpa(*t, is_causal=True), HEADS, HEADS, HEADS)
 attention.both("sdpa 1024", sdpa, *[(1, 8, 1024, 64)] * 3)
-attention.both("sdpa mask", lambda q, k, v, m: sdpa(q, k, v, m.detach()), *[
-    HEADS, HEADS, HEADS, (4, 1, 128, 128)
-])  # fmt: skip
+attention.both(
+    "sdpa mask", lambda q, k, v, m: sdpa(q, k, v, m.detach()), HEADS, HEADS, HEADS, (4, 1, 128, 128)
+)
 
 recurrent = Family(ROWS, "recurrent")
 SEQUENCE = (16, 32, 128)  # batch, time, features
@@ -219,13 +229,19 @@ loss.both(
     lambda x, y: F.soft_margin_loss(x, y.float()),
     make=lambda: [torch.randn(512, 768), 2 * ints(2, 512, 768) - 1],
 )
-loss.both("bce_with_logits", F.binary_cross_entropy_with_logits, make=lambda: [
-    torch.randn(512, 768), torch.rand(512, 768)
-])  # fmt: skip
-loss.both("kl_div", F.kl_div, make=lambda: [
-    torch.randn(512, 768).log_softmax(-1), torch.rand(512, 768).softmax(-1)
-])  # fmt: skip
+loss.both(
+    "bce_with_logits",
+    F.binary_cross_entropy_with_logits,
+    make=lambda: [torch.randn(512, 768), torch.rand(512, 768)],
+)
+loss.both(
+    "kl_div",
+    F.kl_div,
+    make=lambda: [torch.randn(512, 768).log_softmax(-1), torch.rand(512, 768).softmax(-1)],
+)
 loss.both("cosine_similarity", F.cosine_similarity, (512, 768), (512, 768))
-loss.both("ctc_loss", lambda x, y: F.ctc_loss(
-    x.log_softmax(-1), y.detach(), [100] * 16, [20] * 16
-), make=lambda: [torch.randn(100, 16, 64), 1 + ints(63, 16, 20)])  # fmt: skip
+loss.both(
+    "ctc_loss",
+    lambda x, y: F.ctc_loss(x.log_softmax(-1), y.detach(), [100] * 16, [20] * 16),
+    make=lambda: [torch.randn(100, 16, 64), 1 + ints(63, 16, 20)],
+)

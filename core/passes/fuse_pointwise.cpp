@@ -71,7 +71,7 @@ class Fuser {
       for (ValueId v : n.operands) readers_[v].push_back(i);
     }
     uses_ = use_counts(g_);
-    for (int i = 0; i < count(); ++i) repeat_if_cheap(i);
+    for (int i = count(); i-- > 0;) repeat_if_cheap(i);  // readers first: they bring new readers
     return rebuild();
   }
 
@@ -216,10 +216,19 @@ class Fuser {
       readers.insert(u);
       ++outer;
     }
+    for (int u : repeat_reads_[v]) {
+      readers.insert(u);
+      ++outer;
+    }
     if (outer == 0 || inner + outer != uses_[v]) return;  // else it is written for others anyway
-    for (int u : readers) units_[u].repeats.push_back(i);
     uses_[v] -= outer;
-    for (ValueId u : n.operands) uses_[u] += static_cast<int32_t>(readers.size());
+    for (int u : readers) {
+      units_[u].repeats.insert(units_[u].repeats.begin(), i);
+      for (ValueId o : n.operands) {
+        repeat_reads_[o].push_back(u);
+        ++uses_[o];
+      }
+    }
   }
 
   bool rebuild() {
@@ -309,6 +318,7 @@ class Fuser {
   std::vector<Unit> units_;
   std::unordered_map<ValueId, std::vector<int>> readers_;
   std::vector<int32_t> uses_;  // of values, as the fused graph will have them
+  std::unordered_map<ValueId, std::vector<int>> repeat_reads_;  // units that read it for a repeat
 };
 
 }  // namespace

@@ -19,6 +19,7 @@ Element element_of(const Arg& number, DType dtype) {
       put(static_cast<float>(real));
       break;
     case DType::F16:
+    case DType::C32:
       put(simd::f32_to_f16(static_cast<float>(real)));
       break;
     case DType::BF16:
@@ -32,12 +33,15 @@ Element element_of(const Arg& number, DType dtype) {
       put(static_cast<float>(real));
       break;
     case DType::I64:
+    case DType::U64:
       put(whole);
       break;
     case DType::I32:
+    case DType::U32:
       put(static_cast<int32_t>(whole));
       break;
     case DType::I16:
+    case DType::U16:
       put(static_cast<int16_t>(whole));
       break;
     case DType::I8:

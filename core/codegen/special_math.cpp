@@ -83,8 +83,11 @@ double zeta(double x, double q) {
 
 double polygamma(double n, double x) {
   if (n == 0) return digamma(x);
-  if (n == 1 && x < 0.5 && x != std::floor(x)) {
-    const double s = kPi / std::sin(kPi * x);
+  if (n == 1 && x < 0.5 && x != 0) {
+    // At the poles torch has no infinity but what the rounding of pi in f32 leaves of the sine.
+    const double angle =
+        x == std::floor(x) ? static_cast<float>(kPi) * static_cast<float>(x) : kPi * x;
+    const double s = kPi / std::sin(angle);
     return s * s - zeta(2, 1 - x);
   }
   const double value = std::exp(lgamma(n + 1)) * zeta(n + 1, x);

@@ -222,6 +222,8 @@ def unet(upsample):
 # where a gradient is zero)
 MODELS = {
     "unet": (lambda: unet(None), segmentation, sgd, 1),
+    "unet_bilinear": (lambda: unet("bilinear"), segmentation, sgd, 1),
+    "unet_nearest": (lambda: unet("nearest"), segmentation, sgd, 1),
     "lstm": (
         lambda: models.WithLoss(models.LstmClassifier(50, 16, classes=4)),
         lambda: (torch.randint(0, 50, (6, 7)), torch.randint(0, 4, (6,))),
@@ -308,6 +310,10 @@ FULL_SIZE = {
         lambda: (text(10000), torch.tensor([1])),
     ),
     "unet": (lambda: models.WithLoss(models.UNet()), lambda: (IMAGE, IMAGE[:, 0].long())),
+    "unet_bilinear": (
+        lambda: models.WithLoss(models.UNet(upsample="bilinear")),
+        lambda: (IMAGE, IMAGE[:, 0].long()),
+    ),
 }
 
 

@@ -27,6 +27,8 @@ struct PoolRun {
 // Outputs of a row-major row that are pooled together, so that their state stays in registers or
 // the first-level cache.
 constexpr int64_t kPoolColumns = 128;
+// And inputs that lie under them, if they are to be pooled by columns.
+constexpr int64_t kPoolSpan = 512;
 
 // Which outputs [first, last) can have read one input.
 struct PoolCover {

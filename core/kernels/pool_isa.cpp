@@ -234,6 +234,64 @@ TESSERA_INLINE void take_larger(const float* from, int32_t at, int64_t n, int32_
   }
 }
 
+// As take_larger for what columns have found: equal numbers go to the lower index, of NaNs the
+// higher counts.
+template <int kStep>
+TESSERA_INLINE void take_found(const float* from, const int32_t* from_where, int64_t n,
+                               int32_t step, float* best, int32_t* where) {
+  const int64_t s = kStep > 0 ? kStep : step;
+  for (int64_t i = 0; i < n; ++i) {
+    const float v = from[i * s], old = best[i];
+    const int32_t at = from_where[i * s], old_at = where[i];
+    const bool lower = at < old_at;
+    const bool take = (v > old) | ((v == old) & lower) | ((v != v) & ((old == old) | !lower));
+    best[i] = take ? v : old;
+    where[i] = take ? at : old_at;
+  }
+}
+
+// Input columns [first, last) under outputs [begin, begin + n).
+struct Columns {
+  int64_t first, last;
+  Columns(const PoolAxis& w, int64_t begin, int64_t n) : first(w.windows[begin].begin) {
+    const PoolWindow& end = w.windows[begin + n - 1];
+    last = end.begin + (end.count - 1) * end.step + 1;
+  }
+  // Windows of several rows are pooled by columns first: each input is looked at once or twice, not
+  // as often as windows overlap.
+  bool worth(int32_t rows) const { return rows > 2 && last - first <= kPoolSpan; }
+};
+
+// One block of outputs by columns.
+void max_by_columns(const PoolAxis& w, const int32_t* rows, int32_t row_count, Columns columns,
+                    int64_t block, PoolPlane<const float> x, float* best, int32_t* where) {
+  float column[kPoolSpan];
+  int32_t column_where[kPoolSpan];
+  const int64_t span = columns.last - columns.first;
+  for (int64_t i = 0; i < span; ++i) {
+    column[i] = x.at[rows[0] * x.row + columns.first + i];
+    column_where[i] = static_cast<int32_t>(rows[0] * w.in + columns.first + i);
+  }
+  for (int32_t a = 1; a < row_count; ++a)
+    take_larger<1>(x.at + rows[a] * x.row + columns.first,
+                   static_cast<int32_t>(rows[a] * w.in + columns.first), span, 1, column,
+                   column_where);
+  const int64_t begin = block * kPoolColumns;
+  for (const PoolRun& run : w.runs[block]) {
+    const float* from = column + (run.begin - columns.first);
+    const int32_t* from_where = column_where + (run.begin - columns.first);
+    float* to = best + (run.first - begin);
+    int32_t* to_where = where + (run.first - begin);
+    const int64_t count = run.last - run.first;
+    if (run.step == 1)
+      take_found<1>(from, from_where, count, 1, to, to_where);
+    else if (run.step == 2)
+      take_found<2>(from, from_where, count, 2, to, to_where);
+    else
+      take_found<0>(from, from_where, count, run.step, to, to_where);
+  }
+}
+
 void max_row_flat(const PoolRows& h, const PoolAxis& w, int64_t oh, PoolPlane<const float> x,
                   PoolPlane<float> y, PoolPlane<int64_t> index) {
   const PoolRows::Window& r = h.windows[oh];
@@ -246,7 +304,10 @@ void max_row_flat(const PoolRows& h, const PoolAxis& w, int64_t oh, PoolPlane<co
       best[o] = kLowest;
       where[o] = static_cast<int32_t>(rows[0] * w.in + w.windows[begin + o].begin);
     }
-    for (int32_t a = 0; a < r.count; ++a) {
+    const Columns columns(w, begin, n);
+    const bool by_columns = columns.worth(r.count);
+    if (by_columns) max_by_columns(w, rows, r.count, columns, begin / kPoolColumns, x, best, where);
+    for (int32_t a = 0; a < r.count && !by_columns; ++a) {
       const int64_t row = rows[a];
       for (const PoolRun& run : w.runs[begin / kPoolColumns]) {
         const float* from = x.at + row * x.row + run.begin;
@@ -385,8 +446,20 @@ void avg_row_flat(const PoolRows& h, const PoolAxis& w, int64_t oh, int64_t divi
   for (int64_t begin = 0; begin < w.out; begin += kPoolColumns) {
     const int64_t n = std::min(kPoolColumns, w.out - begin);
     std::fill(sum, sum + n, 0.0f);
-    for (int32_t a = 0; a < r.count; ++a) {
-      const float* row = x.at + rows[a] * x.row;
+    const Columns columns(w, begin, n);
+    const bool by_columns = columns.worth(r.count);
+    float column[kPoolSpan];
+    if (by_columns) {
+      const int64_t span = columns.last - columns.first;
+      const float* top = x.at + rows[0] * x.row + columns.first;
+      for (int64_t i = 0; i < span; ++i) column[i] = top[i];
+      for (int32_t a = 1; a < r.count; ++a) {
+        const float* row = x.at + rows[a] * x.row + columns.first;
+        for (int64_t i = 0; i < span; ++i) column[i] += row[i];
+      }
+    }
+    for (int32_t a = 0; a < (by_columns ? 1 : r.count); ++a) {
+      const float* row = by_columns ? column - columns.first : x.at + rows[a] * x.row;
       for (const PoolRun& run : w.runs[begin / kPoolColumns]) {
         const float* from = row + run.begin;
         float* part = sum + (run.first - begin);

@@ -286,6 +286,8 @@ bool is_dense_with_inner(const TensorRef& t, int inner) {
 // and a copy between the orders costs more than the gain.
 ConvOrder preferred_conv_order(const Dims& x_shape, const Dims& w_shape, const Dims& stride,
                                int64_t groups) {
+  // Volumes: the library's direct convolutions read channels last, row-major goes by im2col.
+  if (x_shape.size() == 5) return ConvOrder::kChannelsLast;
   if (x_shape.size() != 4 || w_shape.size() != 4) return ConvOrder::kAny;
   constexpr int64_t kNarrow = 16, kWide = 32, kTiny = 8, kCacheBytes = 8 << 20;
   const int64_t n = x_shape[0], c = x_shape[1], k = w_shape[0];
@@ -386,8 +388,8 @@ KernelPtr make_convolution(const StepDesc& d) {
 bool accepts_convolution(Op op, int index, const TensorRef& physical) {
   const bool activation = index == 0 || (op == Op::ConvWeightGrad && index == 1);
   if (physical.contiguous()) return true;
-  if (!activation || physical.shape.size() != 4) return false;
-  return is_dense_in_order(physical, {0, 3, 2, 1}) || is_dense_in_order(physical, {1, 3, 2, 0});
+  if (!activation || physical.shape.size() < 4) return false;
+  return is_dense_with_inner(physical, 0) || is_dense_with_inner(physical, 1);
 }
 
 }  // namespace tessera

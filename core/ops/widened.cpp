@@ -109,6 +109,7 @@ class WidenedKernel final : public Kernel {
   }
   bool single_thread() const override { return inner_->single_thread(); }
   bool top_level() const override { return inner_->top_level(); }
+  void state_written() override { inner_->state_written(); }
   bool may_fail() const override { return inner_->may_fail(); }
 
   void run(const RunCtx& ctx) const override {

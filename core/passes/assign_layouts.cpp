@@ -83,7 +83,6 @@ class Layouts {
                    : n.op == Op::ConvInputGrad ? a.ints(2)
                                                : g_.type(n.operands[1]).shape;
     const Dims w = n.op == Op::ConvWeightGrad ? a.ints(2) : g_.type(n.operands[1]).shape;
-    if (x.size() != 4) return Order::kRowMajor;
     switch (preferred_conv_order(x, w, a.ints(3), fwd ? a.integer(8) : a.integer(6))) {
       case ConvOrder::kLanes:
         return Order::kLanes;
@@ -93,6 +92,8 @@ class Layouts {
         return Order::kRowMajor;
     }
   }
+
+  bool is_image(ValueId v) const { return g_.type(v).rank() == 4 || g_.type(v).rank() == 5; }
 
   bool full_shape(const Node& n, ValueId v) const {
     return g_.type(v).shape == g_.type(n.results[0]).shape;
@@ -106,10 +107,10 @@ class Layouts {
     if (is_spatial(n.op)) {
       Order o = order_[n.operands[0]];
       // In a backward op the saved activation decides, the gradient may still be in any order.
-      if (o == Order::kRowMajor && n.operands.size() > 1 && g_.type(n.operands[1]).rank() == 4)
+      if (o == Order::kRowMajor && n.operands.size() > 1 && is_image(n.operands[1]))
         o = order_[n.operands[1]];
       for (ValueId v : n.results)
-        if (g_.type(v).rank() == 4) order_[v] = o;
+        if (is_image(v)) order_[v] = o;
       return;
     }
     if (is_pointwise(n.op)) {
@@ -164,9 +165,9 @@ class Layouts {
       if (n.op == Op::GroupNormGrad || n.op == Op::BatchNormGrad) o = order_[n.operands[1]];
       for (size_t i = 0; i < n.operands.size(); ++i) {
         ValueId v = n.operands[i];
-        if (g_.type(v).rank() != 4 || order_of(v) == o || is_weight(n, i)) continue;
+        if (!is_image(v) || order_of(v) == o || is_weight(n, i)) continue;
         TensorType t = g_.type(v);
-        t.order = order_dims(o, 4);
+        t.order = order_dims(o, t.rank());
         n.operands[i] = b.add(Op::Copy, {v}, t);
         order_.resize(g_.values.size(), Order::kRowMajor);
         order_[n.operands[i]] = o;

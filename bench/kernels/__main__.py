@@ -14,10 +14,10 @@ import warnings
 import torch
 from poptorch import setLogLevel
 
-from bench.kernels import rows_data, rows_math, rows_neural
+from bench.kernels import rows_data, rows_linalg, rows_math, rows_neural
 from bench.kernels.measure import keep_freed_memory, measure
 
-ROWS = [*rows_math.ROWS, *rows_neural.ROWS, *rows_data.ROWS]
+ROWS = [*rows_math.ROWS, *rows_linalg.ROWS, *rows_neural.ROWS, *rows_data.ROWS]
 
 
 def parse_arguments():

@@ -2,11 +2,13 @@
 """Every private torch API that capture needs: a new torch release breaks this file only."""
 
 import contextlib
+import functools
 import types
 
 import torch
 import torch.fx.traceback as fx_traceback
 import torch.nn.functional as functional
+import torch.nn.modules.transformer as transformer
 import torch.utils.checkpoint as torch_checkpoint
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
@@ -118,6 +120,12 @@ def _plain_checkpoint_generator(*_args, **_kwargs):
     yield
 
 
+def _is_causal_mask(detect, mask, is_causal=None, size=None):
+    """A mask whose values are not known yet is just a mask."""
+    unknown = isinstance(mask, FakeTensor) and getattr(mask, "_tessera_recipe", None) is None
+    return False if is_causal is None and unknown else detect(mask, is_causal, size)
+
+
 @contextlib.contextmanager
 def patched_torch():
     """While capturing: checkpoint runs plainly, RNNs decompose, distributions do not look at
@@ -131,6 +139,8 @@ def patched_torch():
     torch_checkpoint._checkpoint_without_reentrant_generator = _plain_checkpoint_generator
     distribution._validate_args = False
     torch._C._set_mkldnn_enabled(False)  # or torch.lstm becomes one opaque mkldnn_rnn_layer
+    detect = transformer._detect_is_causal_mask
+    transformer._detect_is_causal_mask = functools.partial(_is_causal_mask, detect)
     try:
         yield
     finally:
@@ -138,6 +148,7 @@ def patched_torch():
         torch_checkpoint._checkpoint_without_reentrant_generator = saved_generator
         distribution._validate_args = validate
         torch._C._set_mkldnn_enabled(mkldnn)
+        transformer._detect_is_causal_mask = detect
 
 
 @contextlib.contextmanager

@@ -295,6 +295,28 @@ def _(w, n, a, b, p, _mode):
     return w.cast(_distance(w, diff.abs(), p, len(diff.shape) - 1), n.dtype)
 
 
+@lower("_euclidean_dist")
+def _(w, n, a, b):
+    """From a product of matrices, as eager does for many rows."""
+    if not count(n.shape) or not a.shape[-1]:
+        return w.full(0, n.dtype, n.shape)
+    rows, columns, size = a.shape[-2], b.shape[-2], a.shape[-1]
+    lead = n.shape[:-2]
+    turned = w.permute(b, [*range(len(b.shape) - 2), len(b.shape) - 1, len(b.shape) - 2])
+    if not lead:
+        product = w.op("mm", [a, turned], n.dtype, n.shape)
+    else:
+        batch = count(lead)
+        left = w.view(w.expand(a, (*lead, rows, size)), (batch, rows, size))
+        right = w.view(w.expand(turned, (*lead, size, columns)), (batch, size, columns))
+        product = w.op("bmm", [left, right], n.dtype, (batch, rows, columns))
+        product = w.view(product, n.shape)
+    last = len(a.shape) - 1
+    own = w.sum(a.square(), [last], True)
+    other = w.sum(turned.square(), [len(b.shape) - 2], True)
+    return w.pointwise("maximum", own + other - product * 2.0, 0.0).sqrt()
+
+
 @lower("_cdist_backward")
 def _(w, n, grad, a, b, p, distance):
     if not count(n.shape) or not count(grad.shape):

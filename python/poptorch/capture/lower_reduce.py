@@ -182,7 +182,7 @@ def _norm(w, x, order, dims, keepdim):
     return w.pointwise("pow", total, 1.0 / order)
 
 
-@lower("linalg_vector_norm", "norm.ScalarOpt_dim")
+@lower("linalg_vector_norm", "norm.ScalarOpt_dim", "norm.Scalar")
 def _(w, n, x, order=2, dims=None, keepdim=False, dtype=None):
     order = 2 if order is None else order
     if not count(x.shape):

@@ -6,7 +6,7 @@ import math
 import torch
 
 from .lowering import lower
-from .writer import MissingRow
+from .writer import MissingRow, count
 
 # Weight norm
 
@@ -124,16 +124,32 @@ def _(w, n, grad, x, weight, mean, var, save_mean, save_rstd, train, eps, mask):
 
 
 def _register_softmax(name):
+    log = "log" in name
+
     def forward(w, n, x, dim, half_to_float):
         if not x.shape:
-            return w.full(0.0 if "log" in name else 1.0, n.dtype, ())
+            return w.full(0.0 if log else 1.0, n.dtype, ())
+        if n.dtype is torch.float64:
+            return double_forward(w, x, dim % len(x.shape))
         return w.op(name, [x, dim % len(x.shape), half_to_float], n.dtype, n.shape)
+
+    def double_forward(w, x, dim):
+        """The row computes in float32."""
+        if not count(x.shape):
+            return x
+        moved = x - w.reduce("amax", x, [dim], True)
+        total = w.sum(moved.exp(), [dim], True)
+        return moved - total.log() if log else moved.exp() / total
 
     def backward(w, n, grad, out, dim, input_dtype):
         if not out.shape:
             return w.full(0.0, n.dtype, ())
-        args = [grad, out, dim % len(out.shape), input_dtype]
-        return w.op(name + "_backward_data", args, n.dtype, n.shape)
+        dim %= len(out.shape)
+        if out.dtype is torch.float64:
+            total = w.sum(grad if log else grad * out, [dim], True)
+            found = grad - out.exp() * total if log else (grad - total) * out
+            return w.cast(found, n.dtype)
+        return w.op(name + "_backward_data", [grad, out, dim, input_dtype], n.dtype, n.shape)
 
     lower(name)(forward)
     lower(name + "_backward_data")(backward)

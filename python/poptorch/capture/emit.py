@@ -94,6 +94,7 @@ class _Emitter:
         self.host_records = {}  # record -> (target, (file, line))
         self.folded = []
         self.masks = {}  # attention mask -> "none", "causal" or None
+        self.takes_statistics = False  # the op being written
         self.static = set()  # nodes that no input or state reaches and that are not random
         self.checks = {}  # factorisation -> name of the function that must fail if it does
 
@@ -103,13 +104,23 @@ class _Emitter:
 
     def argument(self, x):
         if isinstance(x, torch.fx.Node):
-            return self.value(x)
+            return self._as_stated(self.value(x), x)
         if isinstance(x, (list, tuple)):
             return [self.argument(v) for v in x]
         return x
 
+    def _as_stated(self, value, node):
+        """A value in the type that PyTorch says it has. Statistics of norms are kept wider, but
+        only for the gradients of norms."""
+        if not isinstance(value, Value) or self.takes_statistics:
+            return value
+        stated = node.meta.get("val")
+        return self.w.cast(value, stated.dtype) if isinstance(stated, torch.Tensor) else value
+
     def bind(self, node):
         """Arguments in schema order, keyword-only ones last, defaults filled in."""
+        base = node.target.name().partition(".")[0]
+        self.takes_statistics = "_norm" in base or base in _ANY_DTYPE
         names, defaults, converters = _schema(node.target)
         out = []
         for i, name in enumerate(names):
@@ -379,7 +390,8 @@ def emit(traced, native_ops, name):
 
     results = next(n for n in reversed(e.graph.nodes) if n.op == "output").args[0]
     results = list(results) if isinstance(results, (list, tuple)) else [results]
-    values = [_as_stated(w, e.argument(r), r) for r in results]
+    e.takes_statistics = False
+    values = [e.argument(r) for r in results]
     own = _owner(w, set(map(id, sources)))
     outputs = [own(v) for v in values[: traced.num_values]]
     rest = values[traced.num_values :]
@@ -417,11 +429,6 @@ def emit(traced, native_ops, name):
         same = [i for i, v in enumerate(values[: traced.num_values]) if v is loss[0]]
         out.loss_index = same[0] if same else None
     return out
-
-
-def _as_stated(w, value, node):
-    """A result in the type that PyTorch says it has; only statistics of norms are kept wider."""
-    return w.cast(value, node.meta["val"].dtype) if isinstance(value, Value) else value
 
 
 def _owner(w, source_ids):

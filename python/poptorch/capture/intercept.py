@@ -357,6 +357,13 @@ _NORM_ARGUMENTS = {
     ),
 }
 
+
+def _linear_cross_entropy(mode, func, args, kwargs):
+    """In one piece: when to keep the logits is the compiler's choice."""
+    with mode:
+        return private.functional_body(func)(*args, **{**kwargs, "options": None})
+
+
 HANDLERS = {
     F.scaled_dot_product_attention: _attention,
     F.dropout: _dropout,
@@ -365,6 +372,7 @@ HANDLERS = {
     torch.dropout_: _dropout,
     F.gaussian_nll_loss: _gaussian_nll_loss,
     F.ctc_loss: _ctc_loss,
+    F.linear_cross_entropy: _linear_cross_entropy,
     torch.ctc_loss: _ctc_loss,
     torch.Tensor.backward: _backward,
     **dict.fromkeys((torch.tensor_split, torch.Tensor.tensor_split), _tensor_split),

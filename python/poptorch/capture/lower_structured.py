@@ -6,7 +6,7 @@ import math
 import torch
 
 from .lowering import lower
-from .writer import MissingRow, count
+from .writer import count
 
 # Weight norm
 
@@ -91,7 +91,8 @@ def _batch_norm(w, x, weight, bias, mean, var, momentum, eps):
 @lower("_native_batch_norm_legit_functional")
 def _(w, n, x, weight, bias, mean, var, training, momentum, eps):
     if not training:
-        raise MissingRow("batch norm that neither trains nor evaluates")
+        kept = [w.cast(mean, n.vals[3].dtype), w.cast(var, n.vals[4].dtype)]
+        return _batch_norm_eval(w, n, x, weight, bias, mean, var, momentum, eps) + kept
     out = _batch_norm(w, x, weight, bias, mean, var, momentum, eps)
     return [*out[:3], *[w.cast(out[i], n.vals[i].dtype) for i in (3, 4)]]
 
@@ -103,11 +104,16 @@ def _(w, n, x, weight, bias, training, momentum, eps):
     return _batch_norm(w, x, weight, bias, mean, var, momentum, eps)[:3]
 
 
+def _batch_norm_eval(w, n, x, weight, bias, mean, var, momentum, eps):
+    args = [x, _f32(w, weight), _f32(w, bias), _f32(w, mean), _f32(w, var), momentum, eps]
+    none = (torch.float32, (0,))
+    y = w.ops("_native_batch_norm_legit_no_training", args, [(x.dtype, x.shape), none, none])[0]
+    return [y, *[w.full(0, *n.type(i)) for i in (1, 2)]]
+
+
 @lower("_native_batch_norm_legit_no_training")
 def _(w, n, x, weight, bias, mean, var, momentum, eps):
-    args = [x, _f32(w, weight), _f32(w, bias), _f32(w, mean), _f32(w, var), momentum, eps]
-    types = [(x.dtype, x.shape), (torch.float32, (0,)), (torch.float32, (0,))]
-    return list(w.ops("_native_batch_norm_legit_no_training", args, types))
+    return _batch_norm_eval(w, n, x, weight, bias, mean, var, momentum, eps)
 
 
 @lower("native_batch_norm_backward")

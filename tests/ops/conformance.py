@@ -121,12 +121,26 @@ class Call(torch.nn.Module):
         offsets = iter(self.offsets)
         leaves = list(self.leaves)
         for i, tensor in zip(self.where, tensors, strict=True):
+            tensor = from_input(tensor, self.leaves[i].dtype)
             moved = self.training_call and self.leaves[i].requires_grad
             leaves[i] = tensor + next(offsets) if moved else tensor
         leaves = [torch.zeros(t.shape, dtype=t.dtype) if is_empty(t) else t for t in leaves]
         first, args, kwargs = pytree.tree_unflatten(leaves, self.spec)
         out = self.process(self.function(first, *args, **kwargs))
         return (out, identity_loss(weighted(out), reduction="none")) if self.training_call else out
+
+
+def as_input(tensor):
+    """A tensor of a type that a program takes (as in PopTorch, no bfloat16 and no complex)."""
+    if tensor.is_complex():
+        return torch.view_as_real(tensor.resolve_conj()).contiguous()
+    return tensor.float() if tensor.dtype is torch.bfloat16 else tensor
+
+
+def from_input(tensor, dtype):
+    if dtype.is_complex:
+        return torch.view_as_complex(tensor)
+    return tensor.to(dtype) if dtype is torch.bfloat16 else tensor
 
 
 def is_empty(leaf):
@@ -275,10 +289,10 @@ def run_ours(model):
     """(executor, results, gradients or None) of a model compiled by the core."""
     if not model.training_call:
         executor = poptorch.inferenceModel(model, options=quiet())
-        return executor, executor(*model.arguments()), None
+        return executor, executor(*map(as_input, model.arguments())), None
     optimizer = poptorch.optim.SGD(model.parameters(), lr=1.0)
     executor = poptorch.trainingModel(model, options=quiet(), optimizer=optimizer)
-    out, _ = executor(*model.arguments())
+    out, _ = executor(*map(as_input, model.arguments()))
     executor.copyWeightsToHost()
     return executor, out, [-p.detach() for p in model.offsets]
 

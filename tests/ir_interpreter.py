@@ -418,7 +418,20 @@ def _nll_loss_backward(grad, x, target, *rest):
     return _aten.nll_loss2d_backward(grad, x[..., None], target[..., None], *rest)[..., 0]
 
 
+def _scan(function):
+    def run(x, d, backwards):
+        return function(x.flip(d), d).flip(d) if backwards else function(x, d)
+
+    return run
+
+
 EVALUATE = {
+    "cumsum": _scan(lambda x, d: x.cumsum(d, dtype=x.dtype)),
+    "cumprod": _scan(lambda x, d: x.cumprod(d, dtype=x.dtype)),
+    "logcumsumexp": _scan(torch.logcumsumexp),
+    "searchsorted": lambda x, v, right, i32: torch.searchsorted(x, v, right=right, out_int32=i32),
+    "isin": lambda x, v: torch.isin(v, x),
+    "bincount": lambda x, w, size: torch.bincount(x, w, size),
     "view": lambda x, shape: x.reshape(shape),
     "expand": lambda x, shape, implicit: x.expand(shape),
     "permute": lambda x, dims: x.permute(dims),

@@ -206,6 +206,22 @@ int64_t arg_row(const void* xv, int64_t len, int64_t step, bool largest) {
       }
     }
   }
+  if constexpr (T(0.5) == T(0)) {
+    if (step == 1 && len >= 32) {
+      T best = x[0];
+      if (largest)
+        for (int64_t i = 1; i < len; ++i) best = x[i] > best ? x[i] : best;
+      else
+        for (int64_t i = 1; i < len; ++i) best = x[i] < best ? x[i] : best;
+      for (int64_t i = 0;; i += 32) {
+        int any = 0;
+        for (int64_t k = 0; k < 32 && i + k < len; ++k) any |= x[i + k] == best;
+        if (!any) continue;
+        while (x[i] != best) ++i;
+        return i;
+      }
+    }
+  }
   int64_t best = 0;
   for (int64_t i = 1; i < len; ++i)
     if (is_beyond(x[i * step], x[best * step], largest)) best = i;

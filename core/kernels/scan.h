@@ -29,11 +29,13 @@ struct ScanPiece {
   int64_t* index = nullptr;  // extremes only
   int64_t x_step = 1, y_step = 1, index_step = 1;
   int64_t first = 0, len = 0, lanes = 1;
+  int64_t rows = 1, x_row = 0, y_row = 0, index_row = 0;  // `rows` only: steps from row to row
 };
 
 struct ScanFns {
   void (*init)(ScanCarry* carry, int64_t lanes);
   void (*row)(const ScanPiece& p, ScanCarry* carry);    // one lane
+  void (*rows)(ScanPiece p, ScanCarry* carry);          // whole rows, each from the start
   void (*lanes)(const ScanPiece& p, ScanCarry* carry);  // up to kScanLanes
   // carry = before, followed by what carry stands for. Null if pieces cannot be joined exactly.
   void (*join)(ScanCarry* carry, const ScanCarry* before, int64_t lanes);

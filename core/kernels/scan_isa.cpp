@@ -402,20 +402,46 @@ void extreme_lanes(const ScanPiece& p, ScanCarry* carry) {
 
 // ---- tables ----
 
+// Short rows are many: what is the same for all is done once.
+template <typename T, typename I, typename R>
+TESSERA_INLINE void each_row(ScanPiece p, ScanCarry* carry, I init, R row) {
+  for (int64_t r = 0; r < p.rows; ++r) {
+    init(carry, 1);
+    row(p, carry);
+    p.x = static_cast<const T*>(p.x) + p.x_row;
+    p.y = static_cast<T*>(p.y) + p.y_row;
+    p.index += p.index_row;
+  }
+}
+template <ScanKind kind, typename T, typename A>
+void fold_rows(ScanPiece p, ScanCarry* carry) {
+  each_row<T>(p, carry, fold_init<kind, A>, [](const ScanPiece& q, ScanCarry* c) {
+    fold_row<kind, T, A, true>(q, values<A>(c));
+  });
+}
+template <ScanKind kind, typename T>
+void extreme_rows(ScanPiece p, ScanCarry* carry) {
+  each_row<T>(p, carry, extreme_init<T>, extreme_row<kind, T, true>);
+}
+template <typename T>
+void exp_rows(ScanPiece p, ScanCarry* carry) {
+  each_row<T>(p, carry, exp_init, exp_row<T, true>);
+}
+
 template <ScanKind kind, typename T, typename A>
 const ScanFns* fold_fns() {
   // A product of floats may overflow in one piece and be zero by another: only the given order is
   // right.
   constexpr bool cut = kind == ScanKind::kSum || A(0.5) == A(0);
-  static const ScanFns fns{fold_init<kind, A>, fold_row_any<kind, T, A>, fold_lanes<kind, T, A>,
-                           cut ? fold_join<kind, A> : nullptr};
+  static const ScanFns fns{fold_init<kind, A>, fold_row_any<kind, T, A>, fold_rows<kind, T, A>,
+                           fold_lanes<kind, T, A>, cut ? fold_join<kind, A> : nullptr};
   return &fns;
 }
 
 template <ScanKind kind, typename T>
 const ScanFns* extreme_fns() {
-  static const ScanFns fns{extreme_init<T>, extreme_row_any<kind, T>, extreme_lanes<kind, T>,
-                           extreme_join<kind, T>};
+  static const ScanFns fns{extreme_init<T>, extreme_row_any<kind, T>, extreme_rows<kind, T>,
+                           extreme_lanes<kind, T>, extreme_join<kind, T>};
   return &fns;
 }
 
@@ -432,7 +458,7 @@ const ScanFns* fns_of(ScanKind kind) {
       return extreme_fns<ScanKind::kMin, T>();
     default:
       if constexpr (T(0.5) != T(0)) {
-        static const ScanFns fns{exp_init, exp_row_any<T>, exp_lanes<T>, exp_join};
+        static const ScanFns fns{exp_init, exp_row_any<T>, exp_rows<T>, exp_lanes<T>, exp_join};
         return &fns;
       }
       return nullptr;

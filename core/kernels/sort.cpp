@@ -132,12 +132,28 @@ struct Sorter {
     }
   }
 
-  static void* sort(void* pairs, void* other, int64_t n) {
-    P *p = static_cast<P*>(pairs), *q = static_cast<P*>(other);
-    if (n <= 64) {
+  // Each pair to the place that the number of smaller ones gives: no branches, wide comparisons.
+  static constexpr int64_t kShort = 64;
+  static P* sort_short(P* p, P* q, int64_t n) {
+    if constexpr (std::is_same_v<P, uint64_t>) {
+      alignas(64) P padded[kShort];
+      const int64_t whole = (n + 7) / 8 * 8;
+      for (int64_t i = 0; i < whole; ++i) padded[i] = i < n ? p[i] : ~P(0);
+      for (int64_t i = 0; i < n; ++i) {
+        uint64_t smaller = 0;
+        for (int64_t j = 0; j < whole; ++j) smaller += padded[j] < padded[i];
+        q[smaller] = padded[i];
+      }
+      return q;
+    } else {
       insertion(p, n);
       return p;
     }
+  }
+
+  static void* sort(void* pairs, void* other, int64_t n) {
+    P *p = static_cast<P*>(pairs), *q = static_cast<P*>(other);
+    if (n <= kShort) return sort_short(p, q, n);
     uint32_t bins[sizeof(K)][kSortBins] = {};
     for (int64_t i = 0; i < n; ++i)
       for (size_t d = 0; d < sizeof(K); ++d) ++bins[d][digit_of(p[i], static_cast<int>(d))];
@@ -272,7 +288,15 @@ struct Sorter {
 
   static constexpr int kCoarseShift = sizeof(K) > 1 ? static_cast<int>(sizeof(K)) * 8 - 11 : 0;
   static void coarse(const SortRow& r, int64_t* bins) {
-    for (int64_t i = 0; i < r.n; ++i) ++bins[key_at(r, i) >> kCoarseShift];
+    // Neighbours often fall into one bin: four tables, so that one increment need not wait for
+    // another.
+    uint32_t table[4][kSelectBins] = {};
+    int64_t i = 0;
+    for (; i + 4 <= r.n; i += 4)
+      for (int64_t k = 0; k < 4; ++k) ++table[k][key_at(r, i + k) >> kCoarseShift];
+    for (; i < r.n; ++i) ++table[0][key_at(r, i) >> kCoarseShift];
+    for (int64_t b = 0; b < kSelectBins; ++b)
+      bins[b] += int64_t(table[0][b]) + table[1][b] + table[2][b] + table[3][b];
   }
   static int64_t of_bin(const SortRow& r, int64_t bin, void* pairs) {
     P* p = static_cast<P*>(pairs);
@@ -325,7 +349,7 @@ struct Sorter {
 
 // Binary search without branches, several values at a time to hide the latency of the loads.
 template <typename T>
-void search(const SearchRow& r, std::byte* out, bool out_i32) {
+void search(const SearchRow& r, std::byte* out, SearchResult what) {
   constexpr int64_t kAtOnce = 8;
   const T* sorted = reinterpret_cast<const T*>(r.sorted);
   const T* values = reinterpret_cast<const T*>(r.values);
@@ -343,10 +367,12 @@ void search(const SearchRow& r, std::byte* out, bool out_i32) {
       for (int64_t k = 0; k < m; ++k) base[k] += before(sorted[base[k]], values[i + k]);
     }
     for (int64_t k = 0; k < m; ++k) {
-      if (out_i32)
+      if (what == SearchResult::kI32)
         reinterpret_cast<int32_t*>(out)[i + k] = static_cast<int32_t>(base[k]);
-      else
+      else if (what == SearchResult::kI64)
         reinterpret_cast<int64_t*>(out)[i + k] = base[k];
+      else
+        reinterpret_cast<bool*>(out)[i + k] = base[k] < r.n && sorted[base[k]] == values[i + k];
     }
   }
 }

@@ -65,7 +65,9 @@ struct SearchRow {
   int64_t count;
   bool right;
 };
-using SearchFn = void (*)(const SearchRow& row, std::byte* out, bool out_i32);
+// The number as i64 or i32, or (not with `right`) whether the value is there.
+enum class SearchResult : uint8_t { kI64, kI32, kFound };
+using SearchFn = void (*)(const SearchRow& row, std::byte* out, SearchResult what);
 SearchFn search_fn(DType dtype);
 
 }  // namespace tessera::kernels

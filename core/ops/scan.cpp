@@ -92,6 +92,18 @@ class ScanKernel final : public Kernel {
     if (depth_ == 0 || blocks_ == 0) return;
     auto* carry = reinterpret_cast<ScanCarry*>(c.scratch);
     const auto [begin, end] = thread_range(c, blocks_ * chunks_);
+    if (chunks_ == 1 && !by_lanes_) {
+      const auto& step = kept_.back().step;
+      for_runs(kept_, begin, end, [&](const auto& at, int64_t n) {
+        ScanPiece p = piece(c, at, 0, 1);
+        p.rows = n;
+        p.x_row = step[0];
+        p.y_row = step[1];
+        p.index_row = places_ ? step[2] : 0;
+        fns_->rows(p, carry + c.thread);
+      });
+      return;
+    }
     if (chunks_ == 1) {
       for_blocks(c, begin, end, [&](ScanPiece& p) { scan(p, carry + c.thread); });
       return;
@@ -115,30 +127,31 @@ class ScanKernel final : public Kernel {
   }
 
  private:
-  // f(piece) for the whole depth of blocks [begin, end).
+  // The whole depth of a row, or of `lanes` neighbours from `first` on.
+  ScanPiece piece(const RunCtx& c, const std::array<int64_t, 3>& at, int64_t first,
+                  int64_t lanes) const {
+    const int64_t size = size_of(x_.dtype);
+    ScanPiece p;
+    p.x = c.ptr<const std::byte>(x_) + (at[0] + start_[0] + first) * size;
+    p.y = c.ptr<std::byte>(y_) + (at[1] + start_[1] + first) * size;
+    if (places_) p.index = c.ptr<int64_t>(index_) + at[2] + start_[2] + first;
+    p.x_step = step_[0];
+    p.y_step = step_[1];
+    p.index_step = step_[2];
+    p.len = depth_;
+    p.lanes = lanes;
+    return p;
+  }
+
+  // f(piece) for blocks [begin, end).
   template <typename F>
   void for_blocks(const RunCtx& c, int64_t begin, int64_t end, F f) const {
-    const int64_t size = size_of(x_.dtype);
-    auto piece = [&](const std::array<int64_t, 3>& at, int64_t first, int64_t lanes) {
-      ScanPiece p;
-      p.x = c.ptr<const std::byte>(x_) + (at[0] + start_[0] + first) * size;
-      p.y = c.ptr<std::byte>(y_) + (at[1] + start_[1] + first) * size;
-      if (places_) p.index = c.ptr<int64_t>(index_) + at[2] + start_[2] + first;
-      p.x_step = step_[0];
-      p.y_step = step_[1];
-      p.index_step = step_[2];
-      p.len = depth_;
-      p.lanes = lanes;
-      f(p);
-    };
-    if (!by_lanes_) {
-      for_each(kept_, begin, end, [&](const auto& at) { piece(at, 0, 1); });
-      return;
-    }
     for (int64_t b = begin; b < end; ++b) {
       const int64_t first = b % tiles_ * tile_;
-      for_each(kept_, b / tiles_, b / tiles_ + 1,
-               [&](const auto& at) { piece(at, first, std::min(tile_, width_ - first)); });
+      for_each(kept_, b / tiles_, b / tiles_ + 1, [&](const auto& at) {
+        ScanPiece p = piece(c, at, first, std::min(tile_, width_ - first));
+        f(p);
+      });
     }
   }
 

@@ -13,6 +13,9 @@ using kernels::kSortBins;
 bool has_k(Op op) {
   return op == Op::Topk || op == Op::Kthvalue;
 }
+bool searches(Op op) {
+  return op == Op::Searchsorted || op == Op::Isin;
+}
 int64_t dim_of(const Args& a, Op op) {
   return a.integer(has_k(op) ? 2 : 1);
 }
@@ -139,11 +142,12 @@ class SortKernel final : public Kernel {
 
 std::vector<TensorType> infer_sort(const Graph& g, const Node& n) {
   const TensorType& x = g.type(n.arg_value(0));
-  if (n.op == Op::Searchsorted) {
+  if (searches(n.op)) {
     const TensorType& values = g.type(n.arg_value(1));
     user_check(x.rank() > 0 && x.dtype == values.dtype,
-               "[searchsorted] wants a sequence and values of one type");
-    return {{n.args.boolean(3) ? DType::I32 : DType::I64, values.shape, {}}};
+               "[{}] wants a sequence and values of one type", op_text(n.op));
+    const DType out = n.op == Op::Isin ? DType::Bool : n.args.boolean(3) ? DType::I32 : DType::I64;
+    return {{out, values.shape, {}}};
   }
   const auto dim = static_cast<size_t>(wrap_dim(dim_of(n.args, n.op), x.rank()));
   Dims shape = x.shape;
@@ -170,18 +174,18 @@ Work work_sort(const Graph& g, const Node& n) {
   int64_t bytes = 0, per_element = 1;
   for (ValueId v : n.operands) bytes += g.type(v).bytes();
   for (ValueId v : n.results) bytes += g.type(v).bytes();
-  const bool searches = n.op == Op::Searchsorted;
+  const bool search = searches(n.op);
   const int64_t len = x.rank() == 0 ? 1
-                      : searches    ? x.shape.back()
+                      : search      ? x.shape.back()
                                     : x.shape[wrap_dim(dim_of(n.args, n.op), x.rank())];
   while (int64_t(1) << per_element < len) ++per_element;
-  const bool selects = n.op != Op::Sort && n.op != Op::Mode && !searches;
-  const int64_t count = searches ? g.type(n.results[0]).count() : x.count();
+  const bool selects = n.op != Op::Sort && n.op != Op::Mode && !search;
+  const int64_t count = search ? g.type(n.results[0]).count() : x.count();
   return {WorkKind::kReduce, count * (selects ? 2 : per_element), bytes};
 }
 
 KernelPtr make_sort(const StepDesc& d) {
-  if (d.op == Op::Searchsorted) return make_search(d);
+  if (searches(d.op)) return make_search(d);
   const TensorRef& x = d.inputs[d.args.operand(0)];
   if (d.op == Op::Topk) {
     const auto rank = static_cast<int64_t>(x.shape.size());
@@ -194,7 +198,7 @@ KernelPtr make_sort(const StepDesc& d) {
 }
 
 bool accepts_sort(Op op, int, const TensorRef& physical) {
-  return op != Op::Searchsorted || physical.contiguous();
+  return !searches(op) || physical.contiguous();
 }
 
 }  // namespace tessera

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "kernels/gather.h"
 #include "kernels/sort.h"
 #include "ops/loops.h"
 #include "ops/registry.h"
@@ -15,6 +16,7 @@ namespace tessera {
 constexpr int64_t kSortSmall = 4096;   // elements below which one thread does it
 constexpr int64_t kSharedRow = 16384;  // length from which few rows are shared by all threads
 constexpr int64_t kFewRows = 4;
+constexpr int64_t kPacked = 16;  // rows across memory that are copied together
 
 struct OrderRows {
   TensorRef x, values, index;
@@ -54,10 +56,40 @@ struct OrderRows {
     return {c.ptr<const std::byte>(x) + (at[0] + first * step[0]) * size_of(x.dtype), step[0], n,
             first, descending};
   }
-  // Results i .. i + n of the row from pairs.
+  // Calls f(place of a row, the row) for rows [begin, end). Rows across memory are copied a few
+  // neighbours at a time into `memory`, which has packed_bytes().
+  template <typename F>
+  void for_packed(const RunCtx& c, int64_t begin, int64_t end, bool descending, std::byte* memory,
+                  F f) const {
+    const int64_t size = size_of(x.dtype);
+    const auto inner = kept.back().step;
+    for_runs(kept, begin, end, [&](std::array<int64_t, 3> at, int64_t n) {
+      for (int64_t k = 0; k < n; ++k) {
+        kernels::SortRow r = row(c, at, descending, 0, len);
+        if (step[0] != 1) {
+          if (k % kPacked == 0)
+            kernels::copy_rows(r.x, inner[0], step[0], memory, len, 1, std::min(kPacked, n - k),
+                               len, size);
+          r.x = memory + k % kPacked * len * size;
+          r.step = 1;
+        }
+        f(at, r);
+        for (size_t t = 0; t < 3; ++t) at[t] += inner[t];
+      }
+    });
+  }
+  int64_t packed_bytes() const {
+    return step[0] == 1 ? 0 : (kPacked * len * size_of(x.dtype) + 63) / 64 * 64;
+  }
+
+  // Results i .. i + n of the row at `at` from pairs.
   void store(const RunCtx& c, const std::array<int64_t, 3>& at, bool descending, const void* pairs,
              int64_t i, int64_t n) const {
-    fns->store(pairs, n, row(c, at, descending, 0, len),
+    store(c, at, row(c, at, descending, 0, len), pairs, i, n);
+  }
+  void store(const RunCtx& c, const std::array<int64_t, 3>& at, const kernels::SortRow& whole,
+             const void* pairs, int64_t i, int64_t n) const {
+    fns->store(pairs, n, whole,
                c.ptr<std::byte>(values) + (at[1] + i * step[1]) * size_of(values.dtype), step[1],
                c.ptr<int64_t>(index) + at[2] + i * step[2], step[2]);
   }

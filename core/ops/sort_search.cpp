@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // searchsorted(sorted, values, right, out_int32): places in rows of a sorted sequence. The rows of
-// values have a sequence each, or all have the same.
+// values have a sequence each, or all have the same. isin(sorted, values): whether they are there.
 #include "ops/sort_impl.h"
 #include "ops/widened.h"
 
@@ -13,7 +13,10 @@ class SearchKernel final : public Kernel {
       : sorted_(d.inputs[d.args.operand(0)]),
         values_(d.inputs[d.args.operand(1)]),
         out_(d.outputs[0]),
-        right_(d.args.boolean(2)),
+        right_(d.args.boolean_or(2, false)),
+        result_(d.op == Op::Isin           ? kernels::SearchResult::kFound
+                : out_.dtype == DType::I32 ? kernels::SearchResult::kI32
+                                           : kernels::SearchResult::kI64),
         fn_(kernels::search_fn(sorted_.dtype)) {
     invariant(fn_ != nullptr, "no searchsorted kernel for {}", name_of(sorted_.dtype));
     count_ = values_.count();
@@ -30,7 +33,7 @@ class SearchKernel final : public Kernel {
       const int64_t r = i / row_, stop = std::min(end, (r + 1) * row_);
       fn_({c.ptr<const std::byte>(sorted_) + r * n * size, n,
            c.ptr<const std::byte>(values_) + i * size, stop - i, right_},
-          c.ptr<std::byte>(out_) + i * size_of(out_.dtype), out_.dtype == DType::I32);
+          c.ptr<std::byte>(out_) + i * size_of(out_.dtype), result_);
       i = stop;
     }
   }
@@ -38,6 +41,7 @@ class SearchKernel final : public Kernel {
  private:
   TensorRef sorted_, values_, out_;
   bool right_;
+  kernels::SearchResult result_;
   kernels::SearchFn fn_;
   int64_t count_ = 0, row_ = 1;
 };

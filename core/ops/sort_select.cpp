@@ -20,16 +20,18 @@ class TopkKernel final : public Kernel {
         area_((best_room(k_) * rows_.fns->pair + 127) / 64 * 64) {}
 
   bool single_thread() const override { return rows_.x.count() < kSortSmall; }
-  int64_t scratch_bytes(int threads) const override { return area_ * threads; }
+  int64_t scratch_bytes(int threads) const override {
+    return (area_ + rows_.packed_bytes()) * threads;
+  }
 
   void run(const RunCtx& c) const override {
     if (k_ == 0) return;
     std::byte* own = c.scratch + c.thread * area_;
     if (!shared_) {
-      const auto [begin, end] = thread_range(c, rows_.count);
-      for_each(rows_.kept, begin, end, [&](const auto& at) {
-        const int64_t have = rows_.fns->best(rows_.row(c, at, largest_, 0, rows_.len), k_, own);
-        finish(c, at, own, have);
+      std::byte* packed = c.scratch + c.threads * area_ + c.thread * rows_.packed_bytes();
+      const auto [begin, end] = thread_range(c, rows_.count, kPacked);
+      rows_.for_packed(c, begin, end, largest_, packed, [&](const auto& at, const SortRow& row) {
+        finish(c, at, row, own, rows_.fns->best(row, k_, own));
       });
       return;
     }
@@ -47,7 +49,7 @@ class TopkKernel final : public Kernel {
           rows_.fns->front(own, have, k_, false);
           have = std::min(have, k_);
         }
-        finish(c, at, own, have);
+        finish(c, at, rows_.row(c, at, largest_, 0, rows_.len), own, have);
       }
       c.barrier();
     });
@@ -58,10 +60,10 @@ class TopkKernel final : public Kernel {
   int64_t* number(const std::byte* area) const {
     return reinterpret_cast<int64_t*>(const_cast<std::byte*>(area) + area_ - 64);
   }
-  void finish(const RunCtx& c, const std::array<int64_t, 3>& at, std::byte* pairs,
-              int64_t have) const {
+  void finish(const RunCtx& c, const std::array<int64_t, 3>& at, const SortRow& row,
+              std::byte* pairs, int64_t have) const {
     rows_.fns->front(pairs, have, k_, true);
-    rows_.store(c, at, largest_, pairs, 0, k_);
+    rows_.store(c, at, row, pairs, 0, k_);
   }
 
   OrderRows rows_;
@@ -87,7 +89,8 @@ class RankKernel final : public Kernel {
   bool single_thread() const override { return rows_.x.count() < kSortSmall; }
   int64_t scratch_bytes(int threads) const override {
     const int64_t tables = threads * int64_t(sizeof(Table));
-    return tables + (shared_ ? pairs_bytes_ + threads * 64 : pairs_bytes_ * threads);
+    return tables + (shared_ ? pairs_bytes_ + threads * 64
+                             : (pairs_bytes_ + rows_.packed_bytes()) * threads);
   }
 
   void run(const RunCtx& c) const override {
@@ -119,30 +122,31 @@ class RankKernel final : public Kernel {
     return b;
   }
 
-  void finish(const RunCtx& c, const std::array<int64_t, 3>& at, std::byte* pairs, int64_t n,
-              int64_t rank) const {
+  void finish(const RunCtx& c, const std::array<int64_t, 3>& at, const SortRow& whole,
+              std::byte* pairs, int64_t n, int64_t rank) const {
     rows_.fns->front(pairs, n, rank + 1, false);
-    rows_.store(c, at, false, pairs + rank * rows_.fns->pair, 0, 1);
+    rows_.store(c, at, whole, pairs + rank * rows_.fns->pair, 0, 1);
   }
 
   void own_rows(const RunCtx& c) const {
     constexpr int64_t kShort = 4096;
     auto& table = reinterpret_cast<Table*>(c.scratch)[c.thread];
-    std::byte* pairs = c.scratch + c.threads * int64_t(sizeof(Table)) + c.thread * pairs_bytes_;
-    const auto [begin, end] = thread_range(c, rows_.count);
-    for_each(rows_.kept, begin, end, [&](const auto& at) {
-      const SortRow row = rows_.row(c, at, false, 0, rows_.len);
-      int64_t r = rank(nans(row)), n = rows_.len;
-      if (n <= kShort) {
-        rows_.fns->load(row, pairs);
-      } else {
-        std::fill(table.bins, table.bins + kSelectBins, 0);
-        rows_.fns->coarse(row, table.bins);
-        const int64_t bin = bin_of(table.bins, r);
-        n = rows_.fns->of_bin(row, bin, pairs);
-      }
-      finish(c, at, pairs, n, r);
-    });
+    std::byte* pairs = c.scratch + c.threads * int64_t(sizeof(Table)) +
+                       c.thread * (pairs_bytes_ + rows_.packed_bytes());
+    const auto [begin, end] = thread_range(c, rows_.count, kPacked);
+    rows_.for_packed(c, begin, end, false, pairs + pairs_bytes_,
+                     [&](const auto& at, const SortRow& row) {
+                       int64_t r = rank(nans(row)), n = rows_.len;
+                       if (n <= kShort) {
+                         rows_.fns->load(row, pairs);
+                       } else {
+                         std::fill(table.bins, table.bins + kSelectBins, 0);
+                         rows_.fns->coarse(row, table.bins);
+                         const int64_t bin = bin_of(table.bins, r);
+                         n = rows_.fns->of_bin(row, bin, pairs);
+                       }
+                       finish(c, at, row, pairs, n, r);
+                     });
   }
 
   void shared_row(const RunCtx& c, const std::array<int64_t, 3>& at) const {
@@ -175,7 +179,7 @@ class RankKernel final : public Kernel {
         std::copy_n(from, tables[t].have * rows_.fns->pair, pairs + n * rows_.fns->pair);
         n += tables[t].have;
       }
-      finish(c, at, pairs, n, r);
+      finish(c, at, rows_.row(c, at, false, 0, rows_.len), pairs, n, r);
     }
     c.barrier();
   }

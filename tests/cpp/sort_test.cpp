@@ -293,14 +293,19 @@ TEST_CASE("search finds what a count of smaller elements gives") {
                  step(Op::Searchsorted,
                       {Arg::operand(0), Arg::operand(1), Arg::boolean(right), Arg::boolean(true)}),
                  {&x, &v}, {&out});
+        Buffer found(DType::Bool, {rows, width});
+        run_both(make_sort, step(Op::Isin, {Arg::operand(0), Arg::operand(1)}), {&x, &v}, {&found});
         for (int64_t r = 0; r < rows; ++r)
           for (int64_t i = 0; i < width; ++i) {
             const float value = v.at<float>({r, i});
             int32_t want = 0;
+            bool there = false;
             for (int64_t j = 0; j < n; ++j) {
               const float e = x.data<float>()[(one_sequence ? 0 : r * n) + j];
               want += std::isnan(value) || (right ? e <= value : e < value);
+              there |= e == value;
             }
+            REQUIRE(found.at<bool>({r, i}) == there);
             REQUIRE(out.at<int32_t>({r, i}) == want);
           }
       }

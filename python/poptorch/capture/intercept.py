@@ -270,6 +270,20 @@ def _tensor_split(mode, func, args, kwargs):
     return run(*args, **kwargs) if isinstance(split, torch.Tensor) else NotImplemented
 
 
+def _bincount(mode, func, args, kwargs):
+    """With a minlength that is the size of the result: a value beyond it is an error when the
+    program runs."""
+
+    def run(input, weights=None, minlength=0):
+        known = constants.value_of(input) is not None
+        plain = input.dim() == 1 and not input.is_floating_point() and input.dtype != torch.bool
+        if minlength <= 0 or known or not plain:
+            return NotImplemented
+        return library.ops.bincount(input, weights, minlength)
+
+    return run(*args, **kwargs)
+
+
 def _index_fill(mode, func, args, kwargs):
     """The gradient of a value to fill with is a sum over unique indices in ATen, here over a
     mask."""
@@ -374,6 +388,8 @@ HANDLERS = {
     F.ctc_loss: _ctc_loss,
     F.linear_cross_entropy: _linear_cross_entropy,
     torch.ctc_loss: _ctc_loss,
+    torch.bincount: _bincount,
+    torch.Tensor.bincount: _bincount,
     torch.Tensor.backward: _backward,
     **dict.fromkeys((torch.tensor_split, torch.Tensor.tensor_split), _tensor_split),
     **dict.fromkeys(

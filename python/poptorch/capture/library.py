@@ -28,6 +28,7 @@ _lib.define(
 )
 _lib.define("circular_pad(Tensor x, int[] pad) -> Tensor")
 _lib.define("circular_pad_backward(Tensor grad, int[] shape, int[] pad) -> Tensor")
+_lib.define("bincount(Tensor x, Tensor? weights, int size) -> Tensor")
 
 ops = torch.ops.tessera
 aten = torch.ops.aten
@@ -75,6 +76,24 @@ def _(grad, shape, pad):
     return grad.new_empty(shape)
 
 
+@torch.library.register_fake("tessera::bincount", lib=_lib)
+def _(x, weights, size):
+    if weights is None:
+        return x.new_empty((size,), dtype=torch.int64)
+    floats = (torch.float32, torch.float64)
+    return x.new_empty((size,), dtype=weights.dtype if weights.dtype in floats else torch.float64)
+
+
+def _bincount_cpu(x, weights, size):
+    out = torch.bincount(x, weights, minlength=size)
+    if out.shape[0] != size:
+        raise RuntimeError(
+            f"bincount: {out.shape[0] - 1} needs a longer result than minlength={size}, which is "
+            "the size of the result in a compiled program"
+        )
+    return out
+
+
 def _ctc_loss_cpu(log_probs, targets, input_lengths, target_lengths, blank, zero_infinity, longest):
     loss, alpha = aten._ctc_loss.Tensor(
         log_probs, targets, input_lengths, target_lengths, blank, zero_infinity
@@ -105,6 +124,7 @@ def _ctc_loss_backward_cpu(
     )
 
 
+_lib.impl("bincount", _bincount_cpu, "CPU")
 _lib.impl("ctc_loss", _ctc_loss_cpu, "CPU")
 _lib.impl("ctc_loss_backward", _ctc_loss_backward_cpu, "CPU")
 

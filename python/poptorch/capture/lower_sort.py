@@ -129,4 +129,5 @@ def _(w, n, x, bins, low, high):
 
 @lower("tessera::bincount")
 def _(w, n, x, weights, size):
+    weights = None if weights is None else w.cast(weights, n.dtype)
     return w.op("bincount", [x, weights, size], n.dtype, n.shape)

@@ -103,12 +103,24 @@ struct Sorter {
   }
   static K key_at(const SortRow& r, int64_t i) { return key_of(r, i, r.step); }
 
+  // f(place, key) for all elements; keys are made in blocks, which the compiler vectorises.
+  template <typename F>
+  static void for_keys(const SortRow& r, F f) {
+    constexpr int64_t kBlock = 256;
+    alignas(64) K keys[kBlock];
+    for (int64_t i = 0; i < r.n; i += kBlock) {
+      const int64_t n = std::min(kBlock, r.n - i);
+      if (r.step == 1)
+        for (int64_t j = 0; j < n; ++j) keys[j] = key_of(r, i + j, 1);
+      else
+        for (int64_t j = 0; j < n; ++j) keys[j] = key_at(r, i + j);
+      for (int64_t j = 0; j < n; ++j) f(i + j, keys[j]);
+    }
+  }
+
   static void load(const SortRow& r, void* out) {
     P* p = static_cast<P*>(out);
-    if (r.step == 1)
-      for (int64_t i = 0; i < r.n; ++i) p[i] = Q::make(key_of(r, i, 1), r.first + i);
-    else
-      for (int64_t i = 0; i < r.n; ++i) p[i] = Q::make(key_at(r, i), r.first + i);
+    for_keys(r, [&](int64_t i, K key) { p[i] = Q::make(key, r.first + i); });
   }
 
   static int digit_of(const P& p, int digit) { return (Q::key(p) >> (8 * digit)) & 0xff; }
@@ -291,27 +303,23 @@ struct Sorter {
     // Neighbours often fall into one bin: four tables, so that one increment need not wait for
     // another.
     uint32_t table[4][kSelectBins] = {};
-    int64_t i = 0;
-    for (; i + 4 <= r.n; i += 4)
-      for (int64_t k = 0; k < 4; ++k) ++table[k][key_at(r, i + k) >> kCoarseShift];
-    for (; i < r.n; ++i) ++table[0][key_at(r, i) >> kCoarseShift];
+    for_keys(r, [&](int64_t i, K key) { ++table[i % 4][key >> kCoarseShift]; });
     for (int64_t b = 0; b < kSelectBins; ++b)
       bins[b] += int64_t(table[0][b]) + table[1][b] + table[2][b] + table[3][b];
   }
   static int64_t of_bin(const SortRow& r, int64_t bin, void* pairs) {
     P* p = static_cast<P*>(pairs);
     int64_t have = 0;
-    for (int64_t i = 0; i < r.n; ++i) {
-      const K key = key_at(r, i);
+    for_keys(r, [&](int64_t i, K key) {
       p[have] = Q::make(key, r.first + i);
       have += static_cast<int64_t>(key >> kCoarseShift) == bin;
-    }
+    });
     return have;
   }
   static int64_t nans(const SortRow& r) {
     int64_t n = 0;
     if constexpr (O::kFloat)
-      for (int64_t i = 0; i < r.n; ++i) n += O::is_nan(reinterpret_cast<const T*>(r.x)[i * r.step]);
+      for_keys(r, [&](int64_t, K key) { n += key == (r.descending ? K(0) : O::kNan); });
     return n;
   }
 

@@ -33,6 +33,22 @@ def _(x):
 
 checked_double.register_autograd(lambda ctx, grad: grad * 2)
 
+
+@torch.library.custom_op("tessera_tests::running_sum", mutates_args=())
+def running_sum(x: torch.Tensor, dim: int) -> torch.Tensor:
+    return x.cumsum(dim)
+
+
+@running_sum.register_fake
+def _(x, dim):
+    return torch.empty_like(x.cumsum(dim), memory_format=torch.contiguous_format)
+
+
+running_sum.register_autograd(
+    lambda ctx, grad: (running_sum(grad.flip(ctx.dim), ctx.dim).flip(ctx.dim), None),
+    setup_context=lambda ctx, inputs, output: setattr(ctx, "dim", inputs[1]),
+)
+
 ORDER = []
 
 
@@ -85,8 +101,8 @@ class Between(nn.Module):
         self.a, self.b = nn.Linear(4, 5), nn.Linear(5, 3)
 
     def forward(self, x):
-        y = torch.cumsum(self.a(x).relu(), 1)
-        z = torch.logcumsumexp(self.b(y).tanh(), 0)
+        y = running_sum(self.a(x).relu(), 1)
+        z = running_sum(self.b(y).tanh(), 0)
         return z * y.mean(1, keepdim=True)
 
 
@@ -94,7 +110,7 @@ def test_result_and_gradient_between_native_ops():
     torch.manual_seed(0)
     executor = check_training(Between(), (torch.randn(6, 4),))
     targets = {call["target"] for call in summary(executor)["host_calls"]}
-    assert {"aten::cumsum.default", "aten::logcumsumexp.default"} <= targets
+    assert targets == {"tessera_tests::running_sum.default"}
 
 
 class Ordered(nn.Module):
@@ -137,7 +153,7 @@ def test_several_results_of_other_types_and_layouts():
 def test_reads_a_view_and_is_viewed():
     class Model(nn.Module):
         def forward(self, x):
-            y = torch.cumsum(x.transpose(1, 2)[:, 1:], -1)
+            y = running_sum(x.transpose(1, 2)[:, 1:], -1)
             return y.permute(2, 0, 1)[::2] + 1, y[:, 0]
 
     check_inference(Model(), (torch.randn(2, 5, 4),))
@@ -153,7 +169,7 @@ def test_reads_what_a_kernel_left_in_another_order(mode):
 def test_result_is_an_output_and_an_input_is_handed_through():
     class Model(nn.Module):
         def forward(self, x):
-            return torch.sort(x, 1), torch.cumsum(x, 0), x
+            return two_results(x, 5), running_sum(x, 0), x
 
     check_inference(Model(), (torch.randn(3, 5),))
 
@@ -162,7 +178,7 @@ def test_reads_what_is_also_an_output():
     class Model(nn.Module):
         def forward(self, x):
             y, z = x * 2, x + 1
-            return y, torch.cumsum(y, 0), z, torch.cumsum(z.t(), 0), z
+            return y, running_sum(y, 0), z, running_sum(z.t(), 0), z
 
     check_inference(Model(), (torch.randn(3, 5),))
 
@@ -170,7 +186,7 @@ def test_reads_what_is_also_an_output():
 def test_on_integers_and_bools():
     class Model(nn.Module):
         def forward(self, i, b):
-            return torch.cumsum(i, 0), torch.cumsum(b, 0), torch.bincount(i).shape[0]
+            return running_sum(i, 0), running_sum(b, 0), torch.bincount(i).shape[0]
 
     with pytest.raises(poptorch.Error):  # the shape of bincount depends on data
         poptorch.inferenceModel(Model(), options=quiet())(
@@ -179,7 +195,7 @@ def test_on_integers_and_bools():
 
     class Fixed(Model):
         def forward(self, i, b):
-            return torch.cumsum(i, 0), torch.cumsum(b, 0), torch.logcumsumexp(i.float(), 0)
+            return running_sum(i, 0), running_sum(b, 0), running_sum(i.float(), 0)
 
     check_inference(Fixed(), (torch.tensor([1, 2, 3]), torch.tensor([True, False, True])))
 
@@ -228,7 +244,7 @@ def test_an_exception_in_the_first_run():
 
 class Twice(nn.Module):
     def forward(self, x):
-        return torch.cumsum(x, 0) + torch.cumsum(x, 1)
+        return running_sum(x, 0) + running_sum(x, 1)
 
 
 def test_one_warning_per_op_with_its_line(caplog):
@@ -236,7 +252,7 @@ def test_one_warning_per_op_with_its_line(caplog):
     x = torch.randn(3, 4)
     for _ in range(3):
         executor(x)
-    warnings = [r.getMessage() for r in caplog.records if "aten::cumsum" in r.getMessage()]
+    warnings = [r.getMessage() for r in caplog.records if "running_sum" in r.getMessage()]
     line = inspect.getsourcelines(Twice)[1] + 2
     assert len(warnings) == 1
     assert f"test_host_calls.py:{line}" in warnings[0]
@@ -246,7 +262,7 @@ def test_the_summary_lists_them():
     executor = poptorch.inferenceModel(Twice(), options=quiet())
     executor(torch.randn(3, 4))
     calls = summary(executor)["host_calls"]
-    assert [c["target"] for c in calls] == ["aten::cumsum.default"] * 2
+    assert [c["target"] for c in calls] == ["tessera_tests::running_sum.default"] * 2
     assert all("test_host_calls.py" in c["where"] for c in calls)
 
 

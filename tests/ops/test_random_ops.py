@@ -211,7 +211,7 @@ def test_integers_have_their_frequencies(name):
     run = executor(draw)
     for _ in range(2):
         assert_frequencies(frequencies(run(X), low, low + len(shares) - 1), shares)
-    assert hosted(run) <= {"aten::cumsum.default"}
+    assert not hosted(run)
     check_seeds(draw, X)
 
 

@@ -17,8 +17,9 @@ REASONS = {
 _HEAD = """# Op coverage
 
 Every op of PyTorch's operator database (`op_db`, torch 2.13) is run on the virtual IPU and compared
-with eager PyTorch: results, types, shapes, and gradients where it has some. This page is written by
-`make conformance` and held true by `tests/ops/test_conformance.py`.
+with eager PyTorch: results, types, shapes, and gradients where it has some; here with {extent} in
+each type. This page is written by `tests/ops/conformance.py --write` (`make conformance` runs all
+samples) and held true by `tests/ops/test_conformance.py`.
 
 - **native**: every sample in every type ran without a host call, forward and backward.
 - **host call**: some sample needs PyTorch for part of its work, inside the program; the last column
@@ -49,9 +50,13 @@ def totals(results):
     )
 
 
-def page(results, not_static):
-    """The whole document."""
-    lines = [_HEAD.format(totals=totals(results)) + "| Op | Runs | Types | Samples | Remarks |"]
+def page(results, not_static, count):
+    """The whole document; `count` is the most samples of an op and type that were run."""
+    extent = "all its samples" if count is None else f"up to {count} of its samples"
+    lines = [
+        _HEAD.format(totals=totals(results), extent=extent)
+        + "| Op | Runs | Types | Samples | Remarks |"
+    ]
     lines.append("|---|---|---|---|---|")
     for name, outcomes in sorted(results.items()):
         right = sum(o["right"] for o in outcomes.values())

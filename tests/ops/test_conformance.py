@@ -20,7 +20,7 @@ SAMPLES = {"float32": 3}
 @pytest.mark.parametrize("name", STATIC)
 def test_op(name):
     op = OPS[name]
-    for dtype in conformance.types_of(op, full=False):
+    for dtype in conformance.types_of(op, all_types=False):
         kind = conformance.short(dtype)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -33,7 +33,7 @@ def test_op(name):
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_cannot_be_static_is_refused_with_the_line(name):
     op = OPS[name]
-    dtype = conformance.types_of(op, full=False)[0]
+    dtype = conformance.types_of(op, all_types=False)[0]
     for sample in conformance.spread(op.sample_inputs("cpu", dtype), 3):
         model = conformance.Call(op, sample, training=False)
         if not model.where:

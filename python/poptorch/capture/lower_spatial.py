@@ -136,6 +136,7 @@ for _d in (1, 2, 3):
     _register_pad(f"reflection_pad{_d}d", "reflect")
     _register_pad(f"replication_pad{_d}d", "replicate")
 
+
 @lower("tessera::circular_pad")
 def _(w, n, x, pad):
     return _resample(w, x, "circular", n.shape[-(len(pad) // 2) :], False, pad[-2::-2])

@@ -5,18 +5,19 @@
 namespace tessera::kernels::TESSERA_ISA {
 namespace {
 
-// Integers are passed as unsigned: they wrap.
-template <typename T>
+// Integers are passed as unsigned: they wrap. T computes, S is stored; processors cannot multiply
+// vectors of bytes.
+template <typename T, typename S = T>
 void product(const PlainGemm& g, const void* a_, const void* b_, void* c_, int64_t begin,
              int64_t end, void* scratch) {
   constexpr int64_t kColumns = 2 * Wide<T>::kWidth, kRows = 4;
-  const T *a = static_cast<const T*>(a_), *b = static_cast<const T*>(b_);
-  T* c = static_cast<T*>(c_);
+  const S *a = static_cast<const S*>(a_), *b = static_cast<const S*>(b_);
+  S* c = static_cast<S*>(c_);
   T *tile = static_cast<T*>(scratch), *panel = tile + kRows * kColumns;
   for (int64_t j = 0; j < g.n; j += kColumns) {
     const int64_t columns = g.n - j < kColumns ? g.n - j : kColumns;
     for (int64_t p = 0; p < g.k; ++p) {
-      const T* from = b + p * g.b_rs + j * g.b_cs;
+      const S* from = b + p * g.b_rs + j * g.b_cs;
       T* to = panel + p * kColumns;
       for (int64_t q = 0; q < columns; ++q) to[q] = from[q * g.b_cs];
       for (int64_t q = columns; q < kColumns; ++q) to[q] = 0;
@@ -27,7 +28,7 @@ void product(const PlainGemm& g, const void* a_, const void* b_, void* c_, int64
                               kColumns, g.k);
       for (int64_t r = 0; r < rows; ++r)
         for (int64_t q = 0; q < columns; ++q)
-          c[(i + r) * g.c_rs + (j + q) * g.c_cs] = tile[r * kColumns + q];
+          c[(i + r) * g.c_rs + (j + q) * g.c_cs] = static_cast<S>(tile[r * kColumns + q]);
     }
   }
 }
@@ -36,6 +37,6 @@ void product(const PlainGemm& g, const void* a_, const void* b_, void* c_, int64
 
 extern const PlainGemmTable plain_gemm_table;
 const PlainGemmTable plain_gemm_table{product<double>, product<uint64_t>, product<uint32_t>,
-                                      product<uint16_t>, product<uint8_t>};
+                                      product<uint16_t>, product<uint16_t, uint8_t>};
 
 }  // namespace tessera::kernels::TESSERA_ISA

@@ -18,6 +18,12 @@ constexpr int64_t pitch(int64_t n) {
   return (n + width - 1) / width * width + width;
 }
 
+// A block of transformed rows, a triangle, and a panel.
+template <typename T>
+constexpr int64_t qr_work(int64_t m, int64_t n) {
+  return kLinalgBlock * (pitch<T>(n) + kLinalgBlock) + m * pitch<T>(kLinalgBlock);
+}
+
 template <typename T>
 struct LinalgFns {
   // Lower triangle of `a` becomes its Cholesky factor; the rest is lost. Returns 0, or the
@@ -26,13 +32,14 @@ struct LinalgFns {
   // P A = L U with unit L. Row i was exchanged with pivots[i] - 1. Returns 0, or the first k with
   // U(k, k) = 0, counted from 1.
   int64_t (*lu)(T* a, int64_t lda, int64_t m, int64_t n, int32_t* pivots, bool pivot);
-  // b := L^-1 b for an n by n lower triangle and n rows of `cols` columns.
-  void (*solve_lower)(const T* l, int64_t ldl, int64_t n, T* b, int64_t ldb, int64_t cols,
-                      bool unit);
-  // Householder QR: R above, reflectors below the diagonal. `work` is one row of n.
+  // b := L^-1 b for an n by n lower triangle with any strides, also negative ones, and n rows of
+  // `cols` columns.
+  void (*solve_lower)(const float* l, int64_t rs, int64_t cs, int64_t n, T* b, int64_t ldb,
+                      int64_t cols, bool unit);
+  // Householder QR: R above, reflectors below the diagonal. `work` has qr_work(m, n) elements.
   void (*qr)(T* a, int64_t lda, int64_t m, int64_t n, T* tau, T* work);
   // q := H(0) ... H(k-1) q, m rows and n columns, reflectors stored as qr() leaves them. With
-  // `identity`, q starts as the identity matrix, which saves half of the work.
+  // `identity`, q starts as the identity matrix, which saves half of the work. `work` is as qr()'s.
   void (*apply_q)(const T* a, int64_t lda, const T* tau, int64_t k, T* q, int64_t ldq, int64_t m,
                   int64_t n, bool identity, T* work);
   // a := exp(a), n by n. `work` has 4 n rows of n.
@@ -51,5 +58,15 @@ void eigenvalues(double* a, int64_t lda, int64_t n, double* values, double* vt, 
 // of m) and of vt (n rows of n) are the vectors of value i. `work` has 5 rows of m.
 void singular_values(double* a, int64_t lda, int64_t m, int64_t n, double* values, bool vectors,
                      double* ut, int64_t ldu, double* vt, int64_t ldv, double* work);
+
+using EigenFn = void (*)(double* a, int64_t lda, int64_t n, double* values, double* vt, int64_t ldv,
+                         double* work);
+using SingularFn = void (*)(double* a, int64_t lda, int64_t m, int64_t n, double* values,
+                            bool vectors, double* ut, int64_t ldu, double* vt, int64_t ldv,
+                            double* work);
+struct SpectraFns {
+  EigenFn eigenvalues;
+  SingularFn singular_values;
+};
 
 }  // namespace tessera::kernels

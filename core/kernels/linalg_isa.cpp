@@ -16,28 +16,31 @@ TESSERA_INLINE int64_t whole(int64_t n) {
 }
 
 // c -= a b over n columns, rounded up to whole vectors.
-template <typename T>
-TESSERA_INLINE void subtract_product(T* c, int64_t ldc, const T* a, int64_t a_rs, int64_t a_cs,
+template <typename T, typename A>
+TESSERA_INLINE void subtract_product(T* c, int64_t ldc, const A* a, int64_t a_rs, int64_t a_cs,
                                      const T* b, int64_t ldb, int64_t m, int64_t n, int64_t k) {
   plain_product<T, true>(a, a_rs, a_cs, b, ldb, c, ldc, m, whole<T>(n), k);
 }
 
-template <typename T>
-void solve_lower(const T* l, int64_t ldl, int64_t n, T* b, int64_t ldb, int64_t cols, bool unit) {
+template <typename T, typename L>
+void solve_lower(const L* l, int64_t rs, int64_t cs, int64_t n, T* b, int64_t ldb, int64_t cols,
+                 bool unit) {
   using W = Wide<T>;
   for (int64_t j = 0; j < n; j += kLinalgBlock) {
     const int64_t nb = n - j < kLinalgBlock ? n - j : kLinalgBlock;
     for (int64_t i = j; i < j + nb; ++i) {
       T* row = b + i * ldb;
-      subtract_product(row, ldb, l + i * ldl + j, ldl, int64_t{1}, b + j * ldb, ldb, int64_t{1},
-                       cols, i - j);
+      if (i > j)
+        subtract_product(row, ldb, l + i * rs + j * cs, rs, cs, b + j * ldb, ldb, int64_t{1}, cols,
+                         i - j);
       if (unit) continue;
-      const T d = l[i * ldl + i];
+      const T d = static_cast<T>(l[i * rs + i * cs]);
       for (int64_t q = 0; q < cols; q += W::kWidth) W::store(row + q, W::load(row + q) / d);
     }
     const int64_t r = j + nb;
-    subtract_product(b + r * ldb, ldb, l + r * ldl + j, ldl, int64_t{1}, b + j * ldb, ldb, n - r,
-                     cols, nb);
+    if (r < n)
+      subtract_product(b + r * ldb, ldb, l + r * rs + j * cs, rs, cs, b + j * ldb, ldb, n - r, cols,
+                       nb);
   }
 }
 
@@ -46,25 +49,26 @@ int64_t cholesky(T* a, int64_t lda, int64_t n, T* work) {
   const int64_t ldw = pitch<T>(n);
   for (int64_t j = 0; j < n; j += kLinalgBlock) {
     const int64_t nb = n - j < kLinalgBlock ? n - j : kLinalgBlock, r = j + nb, rest = n - r;
-    for (int64_t i = j; i < r; ++i)
-      for (int64_t c = j; c <= i; ++c) {
-        const T *x = a + i * lda, *y = a + c * lda;
-        T sum = x[c];
-        for (int64_t p = j; p < c; ++p) sum -= x[p] * y[p];
-        if (c < i) {
-          a[i * lda + c] = sum / y[c];
-        } else {
-          if (!(sum > 0)) return i + 1;
-          a[i * lda + i] = std::sqrt(sum);
-        }
+    // Column by column within the block; one division each.
+    for (int64_t c = j; c < r; ++c) {
+      const T d = a[c * lda + c];
+      if (!(d > 0)) return c + 1;
+      const T root = std::sqrt(d), scale = T(1) / root;
+      a[c * lda + c] = root;
+      for (int64_t i = c + 1; i < r; ++i) a[i * lda + c] *= scale;
+      for (int64_t i = c + 1; i < r; ++i) {
+        const T f = a[i * lda + c];
+        for (int64_t q = c + 1; q <= i; ++q) a[i * lda + q] -= f * a[q * lda + c];
       }
+    }
+    if (rest == 0) break;
     // The rows below, transposed: what solves them along rows is also the right operand of the
     // update.
     for (int64_t p = 0; p < nb; ++p) {
       for (int64_t i = 0; i < rest; ++i) work[p * ldw + i] = a[(r + i) * lda + j + p];
       for (int64_t i = rest; i < whole<T>(rest); ++i) work[p * ldw + i] = 0;
     }
-    solve_lower(a + j * lda + j, lda, nb, work, ldw, rest, false);
+    solve_lower(a + j * lda + j, lda, int64_t{1}, nb, work, ldw, rest, false);
     for (int64_t i = 0; i < rest; ++i)
       for (int64_t p = 0; p < nb; ++p) a[(r + i) * lda + j + p] = work[p * ldw + i];
     for (int64_t i = 0; i < rest; i += kLinalgBlock) {
@@ -108,7 +112,7 @@ int64_t lu(T* a, int64_t lda, int64_t m, int64_t n, int32_t* pivots, bool pivot)
       }
     }
     if (j1 >= n) continue;
-    solve_lower(a + j0 * lda + j0, lda, nb, a + j0 * lda + j1, lda, n - j1, true);
+    solve_lower(a + j0 * lda + j0, lda, int64_t{1}, nb, a + j0 * lda + j1, lda, n - j1, true);
     subtract_product(a + j1 * lda + j1, lda, a + j1 * lda + j0, lda, int64_t{1}, a + j0 * lda + j1,
                      lda, m - j1, n - j1, nb);
   }
@@ -132,9 +136,8 @@ TESSERA_INLINE void reflect(const T* v, int64_t ldv, T tau, T* c, int64_t ldc, i
 }
 
 template <typename T>
-void qr(T* a, int64_t lda, int64_t m, int64_t n, T* tau, T* work) {
-  const int64_t k = m < n ? m : n;
-  for (int64_t j = 0; j < k; ++j) {
+void qr_unblocked(T* a, int64_t lda, int64_t m, int64_t n, T* tau, T* work) {
+  for (int64_t j = 0; j < n && j < m; ++j) {
     double below = 0;
     for (int64_t i = j + 1; i < m; ++i)
       below += static_cast<double>(a[i * lda + j]) * static_cast<double>(a[i * lda + j]);
@@ -151,12 +154,103 @@ void qr(T* a, int64_t lda, int64_t m, int64_t n, T* tau, T* work) {
   }
 }
 
+// The k reflectors of m rows in v are together 1 - V T V^T; fills the upper triangle T.
+template <typename T>
+TESSERA_INLINE void triangle_of(const T* v, int64_t ldv, int64_t m, int64_t k, const T* tau, T* t) {
+  constexpr int64_t kBlock = kLinalgBlock;
+  for (int64_t c = 0; c < k; ++c) {
+    T dots[kBlock + Wide<T>::kWidth] = {};  // -(V^T v_c)
+    for (int64_t p = 0; p < c; ++p) dots[p] = -v[c * ldv + p];
+    if (c > 0 && m > c + 1)
+      subtract_product(dots, int64_t{0}, v + (c + 1) * ldv + c, int64_t{0}, ldv, v + (c + 1) * ldv,
+                       ldv, int64_t{1}, c, m - c - 1);
+    for (int64_t p = 0; p < c; ++p) {
+      T sum = 0;
+      for (int64_t q = p; q < c; ++q) sum += t[p * kBlock + q] * dots[q];
+      t[p * kBlock + c] = tau[c] * sum;
+    }
+    t[c * kBlock + c] = tau[c];
+  }
+}
+
+// c := (1 - V T V^T) c for k reflectors of m rows, or with T^T; w has k rows of n.
+template <bool kTransposed, typename T>
+TESSERA_INLINE void reflect_block(const T* v, int64_t ldv, const T* t, int64_t m, int64_t k, T* c,
+                                  int64_t ldc, int64_t n, T* w) {
+  using W = Wide<T>;
+  constexpr int64_t kBlock = kLinalgBlock;
+  const int64_t ldw = pitch<T>(n);
+  // w = -V^T c: V has ones on and zeros above its diagonal.
+  for (int64_t p = 0; p < k; ++p) {
+    T* row = w + p * ldw;
+    for (int64_t q = 0; q < n; q += W::kWidth) W::store(row + q, -W::load(c + p * ldc + q));
+    if (p + 1 < k)
+      subtract_product(row, ldw, v + (p + 1) * ldv + p, int64_t{0}, ldv, c + (p + 1) * ldc, ldc,
+                       int64_t{1}, n, k - p - 1);
+  }
+  if (m > k) subtract_product(w, ldw, v + k * ldv, int64_t{1}, ldv, c + k * ldc, ldc, k, n, m - k);
+  // w = T V^T c: in an order in which each row finds those it needs as they were.
+  for (int64_t i = 0; i < k; ++i) {
+    const int64_t p = kTransposed ? k - 1 - i : i, others = k - 1 - i;
+    T* row = w + p * ldw;
+    for (int64_t q = 0; q < n; q += W::kWidth)
+      W::store(row + q, W::load(row + q) * -t[p * kBlock + p]);
+    if (others == 0) continue;
+    if constexpr (kTransposed)
+      subtract_product(row, ldw, t + p, int64_t{0}, kBlock, w, ldw, int64_t{1}, n, others);
+    else
+      subtract_product(row, ldw, t + p * kBlock + p + 1, int64_t{0}, int64_t{1}, row + ldw, ldw,
+                       int64_t{1}, n, others);
+  }
+  for (int64_t p = 0; p < k; ++p) {
+    T* row = c + p * ldc;
+    for (int64_t q = 0; q < n; q += W::kWidth)
+      W::store(row + q, W::load(row + q) - W::load(w + p * ldw + q));
+    if (p > 0) subtract_product(row, ldc, v + p * ldv, ldv, int64_t{1}, w, ldw, int64_t{1}, n, p);
+  }
+  if (m > k) subtract_product(c + k * ldc, ldc, v + k * ldv, ldv, int64_t{1}, w, ldw, m - k, n, k);
+}
+
+template <typename T>
+void qr(T* a, int64_t lda, int64_t m, int64_t n, T* tau, T* work) {
+  constexpr int64_t kBlock = kLinalgBlock, kUnblockedBelow = 4 * kBlock;
+  if (n < kUnblockedBelow) return qr_unblocked(a, lda, m, n, tau, work);
+  const int64_t k = m < n ? m : n, ldv = pitch<T>(kBlock);
+  T *t = work + kBlock * pitch<T>(n), *v = t + kBlock * kBlock;
+  for (int64_t j = 0; j < k; j += kBlock) {
+    // The panel is factored aside: its rows end where the columns behind it begin.
+    const int64_t nb = k - j < kBlock ? k - j : kBlock, rows = m - j;
+    T* panel = a + j * lda + j;
+    for (int64_t i = 0; i < rows; ++i)
+      for (int64_t q = 0; q < nb; ++q) v[i * ldv + q] = panel[i * lda + q];
+    qr_unblocked(v, ldv, rows, nb, tau + j, work);
+    for (int64_t i = 0; i < rows; ++i)
+      for (int64_t q = 0; q < nb; ++q) panel[i * lda + q] = v[i * ldv + q];
+    if (n - j - nb == 0) continue;
+    triangle_of(v, ldv, rows, nb, tau + j, t);
+    reflect_block<true>(v, ldv, t, rows, nb, panel + nb, lda, n - j - nb, work);
+  }
+}
+
 template <typename T>
 void apply_q(const T* a, int64_t lda, const T* tau, int64_t k, T* q, int64_t ldq, int64_t m,
              int64_t n, bool identity, T* work) {
   if (identity)
     for (int64_t i = 0; i < m; ++i)
       for (int64_t j = 0; j < n; ++j) q[i * ldq + j] = i == j ? T(1) : T(0);
+  constexpr int64_t kBlock = kLinalgBlock;
+  if (k > kBlock) {
+    const int64_t ldv = pitch<T>(kBlock);
+    T *t = work + kBlock * pitch<T>(n), *v = t + kBlock * kBlock;
+    for (int64_t j = (k - 1) / kBlock * kBlock; j >= 0; j -= kBlock) {
+      const int64_t nb = k - j < kBlock ? k - j : kBlock, rows = m - j, first = identity ? j : 0;
+      for (int64_t i = 0; i < rows; ++i)
+        for (int64_t c = 0; c < nb; ++c) v[i * ldv + c] = a[(j + i) * lda + j + c];
+      triangle_of(v, ldv, rows, nb, tau + j, t);
+      reflect_block<false>(v, ldv, t, rows, nb, q + j * ldq + first, ldq, n - first, work);
+    }
+    return;
+  }
   for (int64_t j = k; j-- > 0;) {
     // Columns before j of the identity are not reached by reflectors from j on.
     const int64_t first = identity ? j : 0;
@@ -215,9 +309,10 @@ void exponential(T* a, int64_t lda, int64_t n, T* work) {
 
 extern const LinalgFns<float> linalg_table_f32;
 extern const LinalgFns<double> linalg_table_f64;
-const LinalgFns<float> linalg_table_f32{cholesky<float>, lu<float>,      solve_lower<float>,
+const LinalgFns<float> linalg_table_f32{cholesky<float>, lu<float>,      solve_lower<float, float>,
                                         qr<float>,       apply_q<float>, exponential<float>};
-const LinalgFns<double> linalg_table_f64{cholesky<double>, lu<double>,      solve_lower<double>,
-                                         qr<double>,       apply_q<double>, exponential<double>};
+const LinalgFns<double> linalg_table_f64{
+    cholesky<double>, lu<double>,      solve_lower<double, float>,
+    qr<double>,       apply_q<double>, exponential<double>};
 
 }  // namespace tessera::kernels::TESSERA_ISA

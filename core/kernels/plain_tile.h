@@ -25,8 +25,8 @@ struct Wide {
 };
 
 // kRows rows and kVectors vectors of C: c = start + sign * a * b, start being c or zero.
-template <typename T, bool kSubtract, int kRows, int kVectors>
-TESSERA_INLINE void plain_tile(const T* a, int64_t a_rs, int64_t a_cs, const T* b, int64_t ldb,
+template <typename T, bool kSubtract, int kRows, int kVectors, typename A>
+TESSERA_INLINE void plain_tile(const A* a, int64_t a_rs, int64_t a_cs, const T* b, int64_t ldb,
                                T* c, int64_t ldc, int64_t k) {
   using W = Wide<T>;
   typename W::Vector sum[kRows][kVectors];
@@ -38,7 +38,7 @@ TESSERA_INLINE void plain_tile(const T* a, int64_t a_rs, int64_t a_cs, const T* 
   for (int64_t p = 0; p < k; ++p) {
 #pragma GCC unroll 4
     for (int r = 0; r < kRows; ++r) {
-      const T x = a[r * a_rs + p * a_cs];
+      const T x = static_cast<T>(a[r * a_rs + p * a_cs]);
 #pragma GCC unroll 4
       for (int v = 0; v < kVectors; ++v) {
         const auto y = W::load(b + p * ldb + v * W::kWidth);
@@ -56,8 +56,8 @@ TESSERA_INLINE void plain_tile(const T* a, int64_t a_rs, int64_t a_cs, const T* 
 }
 
 // m rows and n columns (a multiple of the vector width) of C; k > 0 unless it accumulates.
-template <typename T, bool kSubtract>
-inline void plain_product(const T* a, int64_t a_rs, int64_t a_cs, const T* b, int64_t ldb, T* c,
+template <typename T, bool kSubtract, typename A>
+inline void plain_product(const A* a, int64_t a_rs, int64_t a_cs, const T* b, int64_t ldb, T* c,
                           int64_t ldc, int64_t m, int64_t n, int64_t k) {
   constexpr int64_t kWidth = Wide<T>::kWidth;
   int64_t j = 0;

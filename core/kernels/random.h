@@ -69,12 +69,13 @@ inline float uniform(uint32_t k0, uint32_t k1, uint32_t stream, uint64_t index) 
 }
 
 // 64 random bits for samplers that need more than 24: the words 2 * index and 2 * index + 1.
+inline uint64_t random_word(RandomKey key, uint32_t index) {
+  return uint64_t{random_bits(key, 2 * index)} << 32 | random_bits(key, 2 * index + 1);
+}
 inline uint64_t random_word(int64_t key0, int64_t key1, uint32_t stream, uint64_t index) {
-  const uint64_t at = 2 * index;
-  RandomKey key =
-      random_key(random_fold(key0), random_fold(key1), stream, static_cast<uint32_t>(at >> 32));
-  const auto low = static_cast<uint32_t>(at);
-  return uint64_t{random_bits(key, low)} << 32 | random_bits(key, low + 1);
+  return random_word(
+      random_key(random_fold(key0), random_fold(key1), stream, static_cast<uint32_t>(index >> 31)),
+      static_cast<uint32_t>(index));
 }
 
 }  // namespace tessera::kernels

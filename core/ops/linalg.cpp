@@ -35,6 +35,7 @@ struct Matrix {
 
 // Offset in elements of batch item b, `inner` trailing dims aside.
 int64_t batch_offset(const TensorRef& t, int64_t b, size_t inner) {
+  if (t.shape.size() == inner + 1) return b * t.strides[0];
   int64_t at = 0;
   for (size_t d = t.shape.size() - inner; d-- > 0;) {
     at += b % t.shape[d] * t.strides[d];
@@ -65,7 +66,6 @@ void load(const Matrix& m, T* to, int64_t ld) {
   for (int64_t i = 0; i < m.rows; ++i) {
     const float* from = m.at + i * m.rs;
     for (int64_t j = 0; j < m.cols; ++j) to[i * ld + j] = from[j * m.cs];
-    for (int64_t j = m.cols; j < ld; ++j) to[i * ld + j] = 0;
   }
 }
 template <typename T>
@@ -196,68 +196,49 @@ struct TriangularBody {
   static constexpr bool kMayFail = false;
   template <typename T>
   static int64_t bytes(const StepDesc& d) {
-    const int64_t n = rows_of(in(d, 0));
-    return matrix_bytes<T>(n, n) + matrix_bytes<T>(n, cols_of(in(d, 1)));
+    return matrix_bytes<T>(rows_of(in(d, 1)), cols_of(in(d, 1)));
   }
   template <typename T>
-  static void run(const RunCtx& c, const StepDesc& d, int64_t b, bool, T* a) {
+  static void run(const RunCtx& c, const StepDesc& d, int64_t b, bool, T* x) {
     const bool upper = d.args.boolean(2), unit = d.args.boolean(3);
     Matrix l = matrix_of(c, in(d, 0), b), rhs = matrix_of(c, in(d, 1), b),
            out = matrix_of(c, d.outputs[0], b);
     if (upper) l = l.turned(), rhs = rhs.rows_reversed(), out = out.rows_reversed();
-    const int64_t lda = kernels::pitch<T>(l.cols), ldb = kernels::pitch<T>(rhs.cols);
-    T* x = a + l.rows * lda;
-    load(l, a, lda);
-    load(rhs, x, ldb);
-    fns<T>().solve_lower(a, lda, l.rows, x, ldb, rhs.cols, unit);
-    save(x, ldb, out);
+    const int64_t ld = kernels::pitch<T>(rhs.cols);
+    load(rhs, x, ld);
+    fns<T>().solve_lower(l.at, l.rs, l.cs, l.rows, x, ld, rhs.cols, unit);
+    save(x, ld, out);
   }
 };
 
-// A = P L U. Plain: x = U^-1 L^-1 P^T b; adjoint: A^T = U^T L^T P^T, x = P L^-T U^-T b.
+// A = P L U. Plain: x = U^-1 L^-1 P^T b; adjoint: A^T = U^T L^T P^T, x = P L^-T U^-T b. Upper
+// triangles are solved as lower ones with rows and columns in reverse.
 struct LuSolveBody {
   static constexpr bool kMayFail = false;
   template <typename T>
   static int64_t bytes(const StepDesc& d) {
-    const int64_t n = rows_of(in(d, 0));
-    return matrix_bytes<T>(n, n) + matrix_bytes<T>(n, cols_of(in(d, 2)));
+    return matrix_bytes<T>(rows_of(in(d, 2)), cols_of(in(d, 2)));
   }
   template <typename T>
-  static void run(const RunCtx& c, const StepDesc& d, int64_t b, bool, T* a) {
-    const Matrix lu = matrix_of(c, in(d, 0), b), rhs = matrix_of(c, in(d, 2), b);
-    const auto pivots = vector_of<int32_t>(c, in(d, 1), b);
+  static void run(const RunCtx& c, const StepDesc& d, int64_t b, bool, T* x) {
     const bool adjoint = d.args.boolean(3);
-    const int64_t n = lu.rows, cols = rhs.cols;
-    const int64_t lda = kernels::pitch<T>(n), ldb = kernels::pitch<T>(cols);
-    T* x = a + n * lda;
-    load(rhs, x, ldb);
+    const Matrix lu = matrix_of(c, in(d, 0), b), rhs = matrix_of(c, in(d, 2), b),
+                 first = adjoint ? lu.t() : lu, second = first.turned();
+    const auto pivots = vector_of<int32_t>(c, in(d, 1), b);
+    const int64_t n = lu.rows, cols = rhs.cols, ld = kernels::pitch<T>(cols);
+    load(rhs, x, ld);
     auto exchange = [&](int64_t i) {
       const int64_t j = pivots[i] - 1;
-      if (j != i && j >= 0 && j < n) std::swap_ranges(x + i * ldb, x + i * ldb + ldb, x + j * ldb);
+      if (j != i && j >= 0 && j < n) std::swap_ranges(x + i * ld, x + i * ld + cols, x + j * ld);
     };
-    auto reverse = [&] {
-      for (int64_t i = 0; i < n / 2; ++i)
-        std::swap_ranges(x + i * ldb, x + i * ldb + ldb, x + (n - 1 - i) * ldb);
-    };
-    const auto& f = fns<T>();
-    if (!adjoint) {
+    if (!adjoint)
       for (int64_t i = 0; i < n; ++i) exchange(i);
-      load(lu, a, lda);
-      f.solve_lower(a, lda, n, x, ldb, cols, true);
-      load(lu.turned(), a, lda);
-      reverse();
-      f.solve_lower(a, lda, n, x, ldb, cols, false);
-      reverse();
-    } else {
-      load(lu.t(), a, lda);
-      f.solve_lower(a, lda, n, x, ldb, cols, false);
-      load(lu.t().turned(), a, lda);
-      reverse();
-      f.solve_lower(a, lda, n, x, ldb, cols, true);
-      reverse();
+    const auto solve = fns<T>().solve_lower;
+    solve(first.at, first.rs, first.cs, n, x, ld, cols, !adjoint);
+    solve(second.at, second.rs, second.cs, n, x + (n - 1) * ld, -ld, cols, adjoint);
+    if (adjoint)
       for (int64_t i = n; i-- > 0;) exchange(i);
-    }
-    save(x, ldb, matrix_of(c, d.outputs[0], b));
+    save(x, ld, matrix_of(c, d.outputs[0], b));
   }
 };
 
@@ -266,13 +247,14 @@ struct QrBody {
   template <typename T>
   static int64_t bytes(const StepDesc& d) {
     const int64_t m = rows_of(in(d, 0)), n = cols_of(in(d, 0));
-    return matrix_bytes<T>(m + 1, n) + matrix_bytes<T>(1, std::min(m, n));
+    return matrix_bytes<T>(m, n) + matrix_bytes<T>(1, std::min(m, n)) +
+           kernels::qr_work<T>(m, n) * static_cast<int64_t>(sizeof(T));
   }
   template <typename T>
   static void run(const RunCtx& c, const StepDesc& d, int64_t b, bool, T* a) {
     const Matrix x = matrix_of(c, in(d, 0), b);
     const int64_t ld = kernels::pitch<T>(x.cols), k = std::min(x.rows, x.cols);
-    T *work = a + x.rows * ld, *tau = work + ld;
+    T *tau = a + x.rows * ld, *work = tau + kernels::pitch<T>(k);
     load(x, a, ld);
     fns<T>().qr(a, ld, x.rows, x.cols, tau, work);
     save(a, ld, matrix_of(c, d.outputs[0], b));
@@ -286,15 +268,16 @@ struct HouseholderBody {
   template <typename T>
   static int64_t bytes(const StepDesc& d) {
     const TensorRef &a = in(d, 0), &q = d.outputs[0];
-    return matrix_bytes<T>(rows_of(a), cols_of(a)) + matrix_bytes<T>(rows_of(q) + 1, cols_of(q)) +
-           matrix_bytes<T>(1, cols_of(a));
+    return matrix_bytes<T>(rows_of(a), cols_of(a)) + matrix_bytes<T>(rows_of(q), cols_of(q)) +
+           matrix_bytes<T>(1, cols_of(a)) +
+           kernels::qr_work<T>(rows_of(q), cols_of(q)) * static_cast<int64_t>(sizeof(T));
   }
   template <typename T>
   static void run(const RunCtx& c, const StepDesc& d, int64_t b, bool, T* a) {
     const Matrix x = matrix_of(c, in(d, 0), b), out = matrix_of(c, d.outputs[0], b);
     const int64_t k = cols_of(in(d, 1)), lda = kernels::pitch<T>(x.cols),
                   ldq = kernels::pitch<T>(out.cols);
-    T *q = a + x.rows * lda, *work = q + out.rows * ldq, *tau = work + ldq;
+    T *q = a + x.rows * lda, *tau = q + out.rows * ldq, *work = tau + lda;
     load(x, a, lda);
     const auto given = vector_of<float>(c, in(d, 1), b);
     for (int64_t i = 0; i < k; ++i) tau[i] = given[i];

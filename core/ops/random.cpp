@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 
 #include "ops/registry.h"
@@ -19,9 +20,14 @@ class Words {
  public:
   Words(const RunCtx& c, const StepDesc& d)
       : key_(c.ptr<int64_t>(d.inputs[d.args.operand(0)])),
-        stream_(static_cast<uint32_t>(d.args.integer(1))) {}
+        stream_(static_cast<uint32_t>(d.args.integer(1))),
+        low_(kernels::random_key(kernels::random_fold(key_[0]), kernels::random_fold(key_[1]),
+                                 stream_)) {}
   uint64_t operator()(int64_t index) const {
-    return kernels::random_word(key_[0], key_[1], stream_, static_cast<uint64_t>(index));
+    const auto at = static_cast<uint64_t>(index);
+    if (at < (uint64_t{1} << 31)) [[likely]]
+      return kernels::random_word(low_, static_cast<uint32_t>(at));
+    return kernels::random_word(key_[0], key_[1], stream_, at);
   }
   // In [0, 1).
   double uniform(int64_t index) const {
@@ -31,6 +37,7 @@ class Words {
  private:
   const int64_t* key_;
   uint32_t stream_;
+  kernels::RandomKey low_;  // of indices below 2^31
 };
 
 KernelPtr make_randperm(const StepDesc& d) {
@@ -85,28 +92,25 @@ class MultinomialKernel final : public Kernel {
   int64_t row_bytes() const { return (classes_ * 16 + 63) / 64 * 64; }
 
   bool usable(const RunCtx& c, const float* w) const {
-    double sum = 0;
-    bool proper = true;
+    int wrong = 0, positive = 0;
     for (int64_t i = 0; i < classes_; ++i) {
-      proper &= w[i] >= 0 && std::isfinite(w[i]);
-      sum += w[i];
+      wrong |= !(w[i] >= 0) | !(w[i] <= std::numeric_limits<float>::max());
+      positive |= w[i] > 0;
     }
-    if (!proper)
+    if (wrong)
       fail_run(c, "[multinomial] probability tensor contains either `inf`, `nan` or element < 0");
-    else if (sum <= 0)
+    else if (!positive)
       fail_run(c, "[multinomial] invalid multinomial distribution (sum of probabilities <= 0)");
-    return proper && sum > 0;
+    return !wrong && positive;
   }
 
   // The first running total above a uniform share of the whole; classes of weight 0 have none.
   void draw_each(const Words& words, const float* w, int64_t row, double* total,
                  int64_t* out) const {
-    int64_t last = 0;
+    int64_t last = classes_ - 1;
+    while (!(w[last] > 0)) --last;
     double sum = 0;
-    for (int64_t i = 0; i < classes_; ++i) {
-      if (w[i] > 0) last = i;
-      total[i] = sum += w[i];
-    }
+    for (int64_t i = 0; i < classes_; ++i) total[i] = sum += w[i];
     for (int64_t k = 0; k < samples_; ++k) {
       const double x = words.uniform(row * samples_ + k) * sum;
       out[k] = std::min<int64_t>(std::upper_bound(total, total + classes_, x) - total, last);

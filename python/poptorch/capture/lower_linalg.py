@@ -378,9 +378,18 @@ def _(w, n, a, mode):
     return [_orthogonal(w, packed, tau, n.shape[-1]), r]
 
 
+def _need_small(a, one, many):
+    """Sizes up to which our kernels, which share a batch but not a matrix between threads, beat the
+    blocked ones of LAPACK."""
+    *batch, rows, cols = a.shape
+    if min(rows, cols) > (many if count(batch) > 1 else one):
+        raise MissingRow("a large matrix")
+
+
 @lower("linalg_matrix_exp")
 def _(w, n, a):
     _need_f32(a)
+    _need_small(a, 128, 512)
     return w.op("linalg_matrix_exp", [a], torch.float32, a.shape)
 
 
@@ -388,19 +397,35 @@ def _(w, n, a):
 # gradient, which does not depend on the sign, looks at them.
 
 
+def _values(w, n, i, native, hosted):
+    """The values alone, result i; captured tensors make torch ask for the vectors as well."""
+    try:
+        values = native()
+    except MissingRow:
+        values = w.host_call(*hosted, [n.type(i)])[0]
+    return [values if k == i else w.full(0, *n.type(k)) for k in range(len(n.vals))]
+
+
 @lower("_linalg_eigh")
 def _(w, n, a, uplo, compute_v):
     _need_f32(a)
     args = [a, uplo.upper() == "U"]
-    if not compute_v:
-        return [w.op("eigh", args, torch.float32, n.shape), w.full(0, *n.type(1))]
+
+    def native():
+        _need_small(a, 32, 64)
+        return w.op("eigh", args, torch.float32, n.shape)
+
+    if not compute_v or n.unused(1):
+        return _values(w, n, 0, native, ("aten::linalg_eigvalsh.default", [a, uplo]))
     if n.only_in_backward(1):
+        _need_small(a, 32, 64)
         return list(w.ops("eigh", args, n.types()))
     raise MissingRow("eigenvectors")
 
 
 def _svd(w, a):
     _need_f32(a)
+    _need_small(a, 64, 128)
     *batch, rows, cols = a.shape
     size = min(rows, cols)
     shapes = [(*batch, rows, size), (*batch, size), (*batch, size, cols)]
@@ -408,11 +433,15 @@ def _svd(w, a):
 
 
 @lower("_linalg_svd")
-def _(w, n, a, full, compute_uv, _driver):
-    if not compute_uv:
-        _need_f32(a)
-        s = w.op("svd_thin", [a], *n.type(1))
-        return [w.full(0, *n.type(0)), s, w.full(0, *n.type(2))]
+def _(w, n, a, full, compute_uv, driver):
+    _need_f32(a)
+
+    def native():
+        _need_small(a, 32, 64)
+        return w.op("svd_thin", [a], *n.type(1))
+
+    if not compute_uv or (n.unused(0) and n.unused(2)):
+        return _values(w, n, 1, native, ("aten::linalg_svdvals.default", [a, driver]))
     thin = not full or a.shape[-2] == a.shape[-1]
     if thin and n.only_in_backward(0) and n.only_in_backward(2):
         return list(_svd(w, a))

@@ -46,6 +46,10 @@ class Types:
         """(dtype, shape) of every result."""
         return [(v.dtype, tuple(v.shape)) for v in self.vals]
 
+    def unused(self, i):
+        """Whether nothing looks at result i."""
+        return not any(u.users for u in self.node.users if u.args[1] == i)
+
     def only_in_backward(self, i):
         """Whether nothing but gradients looks at result i."""
         return all(_only_gradients(u) for u in self.node.users if u.args[1] == i)

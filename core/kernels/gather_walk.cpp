@@ -146,6 +146,12 @@ auto with_combination(DType dtype, Combine how, F f) {
       return typed(int16_t{});
     case DType::I8:
       return typed(int8_t{});
+    case DType::U64:
+      return typed(uint64_t{});
+    case DType::U32:
+      return typed(uint32_t{});
+    case DType::U16:
+      return typed(uint16_t{});
     case DType::Bool:  // true + true is true
       return how == Combine::kSum || how == Combine::kMax ? f(uint8_t{}, Combined<Combine::kMax>{})
                                                           : f(uint8_t{}, Combined<Combine::kMin>{});

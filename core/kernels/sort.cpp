@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <limits>
 #include <type_traits>
 
 namespace tessera::kernels {
@@ -35,19 +36,23 @@ struct Order {
   static constexpr bool kFloat = std::is_floating_point_v<T> || IsHalf<T>::value;
   static constexpr K kSign = K(K(1) << (sizeof(T) * 8 - 1)), kNan = K(~K(0));
 
-  static bool is_nan(T x) {
+  static constexpr K infinity() {
     if constexpr (std::is_same_v<T, F16>)
-      return (x.bits & 0x7fff) > 0x7c00;
+      return 0x7c00;
     else if constexpr (std::is_same_v<T, Bf16>)
-      return (x.bits & 0x7fff) > 0x7f80;
+      return 0x7f80;
     else
-      return x != x;
+      return std::bit_cast<K>(std::numeric_limits<T>::infinity());
   }
+  // Without branches, so that loops over it become vectors.
   static K key(T x) {
     const K b = std::bit_cast<K>(x);
     if constexpr (kFloat) {
-      const K up = b & kSign ? K(~b) : K(b | kSign);
-      return is_nan(x) ? kNan : b == kSign ? kSign : up;  // -0 is 0
+      using S = std::make_signed_t<K>;
+      const K size = b & K(~kSign);
+      const K negative = K(S(b) >> (sizeof(K) * 8 - 1)) & K(size != 0 ? ~K(0) : K(0));  // -0 is 0
+      const K up = K(size ^ negative) ^ kSign;
+      return S(size) > S(infinity()) ? kNan : up;
     } else if constexpr (std::is_signed_v<T>) {
       return b ^ kSign;
     } else {
@@ -97,11 +102,10 @@ struct Sorter {
   using Q = Pairs<K>;
   using P = typename Q::P;
 
-  static K key_of(const SortRow& r, int64_t i, int64_t step) {
-    const K k = O::key(reinterpret_cast<const T*>(r.x)[i * step]);
+  static K key_at(const SortRow& r, int64_t i) {
+    const K k = O::key(reinterpret_cast<const T*>(r.x)[i * r.step]);
     return K(k ^ (r.descending ? K(~K(0)) : K(0)));
   }
-  static K key_at(const SortRow& r, int64_t i) { return key_of(r, i, r.step); }
 
   // f(place, key) for all elements; keys are made in blocks, which the compiler vectorises.
   template <typename F>
@@ -109,11 +113,13 @@ struct Sorter {
     constexpr int64_t kBlock = 256;
     alignas(64) K keys[kBlock];
     for (int64_t i = 0; i < r.n; i += kBlock) {
-      const int64_t n = std::min(kBlock, r.n - i);
-      if (r.step == 1)
-        for (int64_t j = 0; j < n; ++j) keys[j] = key_of(r, i + j, 1);
+      const int64_t n = std::min(kBlock, r.n - i), step = r.step;
+      const T* x = reinterpret_cast<const T*>(r.x) + i * step;
+      const K flip = r.descending ? K(~K(0)) : K(0);
+      if (step == 1)
+        for (int64_t j = 0; j < n; ++j) keys[j] = O::key(x[j]) ^ flip;
       else
-        for (int64_t j = 0; j < n; ++j) keys[j] = key_at(r, i + j);
+        for (int64_t j = 0; j < n; ++j) keys[j] = O::key(x[j * step]) ^ flip;
       for (int64_t j = 0; j < n; ++j) f(i + j, keys[j]);
     }
   }
@@ -318,8 +324,8 @@ struct Sorter {
   }
   static int64_t nans(const SortRow& r) {
     int64_t n = 0;
-    if constexpr (O::kFloat)
-      for_keys(r, [&](int64_t, K key) { n += key == (r.descending ? K(0) : O::kNan); });
+    const K nan = r.descending ? K(0) : O::kNan;
+    if constexpr (O::kFloat) for_keys(r, [&](int64_t, K key) { n += key == nan; });
     return n;
   }
 

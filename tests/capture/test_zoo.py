@@ -279,6 +279,14 @@ ZOO = {
     "twice_registered": lambda: (TwiceRegistered(), (x(3, 4),)),
     "frozen": lambda: (Frozen(), (x(3, 4),)),
     "weight_norm": lambda: (WeightNorm(), (x(3, 4),)),
+    "weight_norm_whole": lambda: (
+        nn.utils.parametrizations.weight_norm(nn.Linear(4, 3), dim=None),
+        (x(3, 4),),
+    ),
+    "spectral_norm": lambda: (
+        nn.utils.parametrizations.spectral_norm(nn.Linear(4, 3)),
+        (x(3, 4),),
+    ),
     # Convolution
     "conv1d": lambda: (nn.Conv1d(3, 4, 3, stride=2, padding=1), (x(2, 3, 9),)),
     "conv2d": lambda: (nn.Conv2d(3, 4, 3), (x(2, 3, 7, 7),)),
@@ -372,6 +380,19 @@ ZOO = {
     "encoder_layer": lambda: (
         nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True),
         (x(2, 5, 8),),
+    ),
+    "sdpa_3d": fn(lambda v: F.scaled_dot_product_attention(v, v * 2, v[..., :3]), 4, 5, 8),
+    "sdpa_5d": fn(lambda v: F.scaled_dot_product_attention(v, v, v, MASK), 2, 2, 3, 5, 4),
+    "sdpa_mask_per_batch": fn(
+        lambda v, mask: F.scaled_dot_product_attention(v, v, v, mask), 4, 5, 8, extra=(x(4, 5, 5),)
+    ),
+    "transformer": lambda: (
+        nn.Transformer(8, 2, 1, 1, 16, dropout=0.0, batch_first=True),
+        (x(2, 5, 8), x(2, 4, 8)),
+    ),
+    "encoder_masked": lambda: (
+        nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, 0.0, norm_first=True), 2),
+        (x(5, 2, 8), nn.Transformer.generate_square_subsequent_mask(5)),
     ),
     "decoder_layer": lambda: (
         nn.TransformerDecoderLayer(8, 2, 16, dropout=0.0, batch_first=True),
@@ -667,7 +688,6 @@ HOSTED = {
     "complex": (fn(lambda v: torch.view_as_real(torch.complex(v, v) * 2)), None),
     "inverse": (fn(lambda v: torch.linalg.inv(v + 9 * torch.eye(4)), 4, 4), None),
     "erfinv": (fn(lambda v: torch.erfinv(v * 0.1) + torch.asinh(v) + torch.special.i0(v)), None),
-    "cdist": (fn(lambda v: torch.cdist(v, v * 2)), "_cdist_forward _cdist_backward"),
 }
 
 

@@ -128,8 +128,8 @@ def _is_causal_mask(detect, mask, is_causal=None, size=None):
 
 @contextlib.contextmanager
 def patched_torch():
-    """While capturing: checkpoint runs plainly, RNNs decompose, distributions do not look at
-    values."""
+    """While capturing: checkpoint runs plainly, RNNs decompose, and neither distributions nor masks
+    of transformers are looked at."""
     saved_function = torch_checkpoint.CheckpointFunction
     saved_generator = torch_checkpoint._checkpoint_without_reentrant_generator
     distribution = torch.distributions.Distribution

@@ -98,10 +98,13 @@ def _attention_call(
         elif dropout_p > 0:
             value, dropout_p = value * 0.0, 0.0
         mask = None if attn_mask is None else _mask_of_heads(attn_mask, lead)
-        q, k, v = (_as_heads(t) for t in (query, key, value))
         rest = (stream, float(dropout_p), bool(is_causal), scale)
+        if query.dim() == 4:
+            return library.Attention.apply(query, key, value, mask, *rest)
+        # Of other ranks eager keeps float32 between the steps, whatever the type.
+        q, k, v = (_as_heads(t).to(torch.float32) for t in (query, key, value))
         out = library.Attention.apply(q, k, v, mask, *rest)
-        return out.reshape(*lead, *out.shape[-2:])
+        return out.to(query.dtype).reshape(*lead, *out.shape[-2:])
     return _attention_math(query, key, value, attn_mask, dropout_p, is_causal, scale)
 
 
@@ -117,8 +120,6 @@ def _attention_is_plain(q, k, v, mask):
 
 def _as_heads(x):
     """[..., heads, tokens, depth] as [batch, heads, tokens, depth]."""
-    if x.dim() == 4:
-        return x
     heads = x.shape[-3] if x.dim() > 2 else 1
     return x.reshape(-1, heads, *x.shape[-2:])
 

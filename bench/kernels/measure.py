@@ -37,7 +37,7 @@ class Row:
     inputs: Callable  # makes the tensors
     target: float = TARGET
     backward: bool = False
-    random: bool = False  # results differ, by nature
+    random: bool = False  # results may differ, by nature
 
     @property
     def title(self):

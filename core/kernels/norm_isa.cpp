@@ -57,6 +57,12 @@ TESSERA_INLINE void map_row(int64_t len, float* y, F f) {
   if (i < len) store_n(y + i, f(i, len - i), len - i);
 }
 
+// The next rows are fetched while this one is finished from the first-level cache; memory would be
+// idle else.
+TESSERA_INLINE void fetch(const float* p) {
+  __builtin_prefetch(p, 0, 2);
+}
+
 void layer(const float* x, const float* w, const float* b, float* y, float* mean, float* rstd,
            int64_t rows, int64_t len, float eps) {
   const float inv_len = 1.0f / static_cast<float>(len);
@@ -75,6 +81,7 @@ void layer(const float* x, const float* w, const float* b, float* y, float* mean
     const f32x16 sv = broadcast(s);
     if (w && b)
       map_row(len, y, [=](int64_t i, int64_t n) {
+        fetch(x + len + i);
         return fma((load_some(x + i, n) - mv) * sv, load_some(w + i, n), load_some(b + i, n));
       });
     else if (w)
@@ -86,7 +93,10 @@ void layer(const float* x, const float* w, const float* b, float* y, float* mean
         return fma(load_some(x + i, n) - mv, sv, load_some(b + i, n));
       });
     else
-      map_row(len, y, [=](int64_t i, int64_t n) { return (load_some(x + i, n) - mv) * sv; });
+      map_row(len, y, [=](int64_t i, int64_t n) {
+        fetch(x + len + i);
+        return (load_some(x + i, n) - mv) * sv;
+      });
   }
 }
 
@@ -135,6 +145,8 @@ TESSERA_INLINE void layer_grad_rows(const float* g, const float* x, const float*
     f32x16 wv{}, sum_w{}, sum_b{};
     if (weighted) wv = load_some(w + i, n);
     for (int r = 0; r < R; ++r) {
+      fetch(g + (R + r) * len + i);
+      fetch(x + (R + r) * len + i);
       const f32x16 gv = load_some(g + r * len + i, n), d = load_some(x + r * len + i, n) - m[r];
       sum_b += gv;
       sum_w = fma(gv, d * s[r], sum_w);

@@ -134,6 +134,11 @@ PoolRows pool_rows(std::span<const PoolAxis> outer) {
   for (int64_t o = 0; o < rows.out; ++o)
     for (int32_t row : rows.rows_of(rows.windows[o]))
       rows.covers[at[row]++] = static_cast<int32_t>(o);
+  rows.as_before.assign(rows.in, 0);
+  for (int64_t i = 1; i < rows.in; ++i) {
+    const auto a = rows.readers_of(i - 1), b = rows.readers_of(i);
+    rows.as_before[i] = std::equal(a.begin(), a.end(), b.begin(), b.end());
+  }
   return rows;
 }
 

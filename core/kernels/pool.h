@@ -66,6 +66,7 @@ struct PoolRows {
   std::vector<int32_t> taps;
   std::vector<int32_t> cover_begin;  // per input row, and one more: its part of `covers`
   std::vector<int32_t> covers;
+  std::vector<uint8_t> as_before;  // per input row: read by the same rows as the one before it
 
   std::span<const int32_t> rows_of(const Window& w) const {
     return {taps.data() + w.first, static_cast<size_t>(w.count)};

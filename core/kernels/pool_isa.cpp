@@ -292,10 +292,54 @@ void max_by_columns(const PoolAxis& w, const int32_t* rows, int32_t row_count, C
   }
 }
 
+// The running maximum alone; a NaN stays.
+template <int kStep>
+TESSERA_INLINE void keep_larger(const float* from, int64_t n, int32_t step, float* best) {
+  const int64_t s = kStep > 0 ? kStep : step;
+  for (int64_t i = 0; i < n; ++i) {
+    const float v = from[i * s];
+    best[i] = (v > best[i]) | (v != v) ? v : best[i];
+  }
+}
+
+// A row of maxima whose places nobody asks for.
+void max_row_plain(const PoolAxis& w, const int32_t* rows, int32_t row_count,
+                   PoolPlane<const float> x, float* y) {
+  for (int64_t begin = 0; begin < w.out; begin += kPoolColumns) {
+    const int64_t n = std::min(kPoolColumns, w.out - begin);
+    float best[kPoolColumns], column[kPoolSpan];
+    std::fill(best, best + n, kLowest);
+    const Columns columns(w, begin, n);
+    const bool by_columns = columns.worth(row_count);
+    if (by_columns) {
+      const int64_t span = columns.last - columns.first;
+      std::copy_n(x.at + rows[0] * x.row + columns.first, span, column);
+      for (int32_t a = 1; a < row_count; ++a)
+        keep_larger<1>(x.at + rows[a] * x.row + columns.first, span, 1, column);
+    }
+    for (int32_t a = 0; a < (by_columns ? 1 : row_count); ++a) {
+      const float* row = by_columns ? column - columns.first : x.at + rows[a] * x.row;
+      for (const PoolRun& run : w.runs[begin / kPoolColumns]) {
+        const float* from = row + run.begin;
+        float* to = best + (run.first - begin);
+        const int64_t count = run.last - run.first;
+        if (run.step == 1)
+          keep_larger<1>(from, count, 1, to);
+        else if (run.step == 2)
+          keep_larger<2>(from, count, 2, to);
+        else
+          keep_larger<0>(from, count, run.step, to);
+      }
+    }
+    std::copy(best, best + n, y + begin);
+  }
+}
+
 void max_row_flat(const PoolRows& h, const PoolAxis& w, int64_t oh, PoolPlane<const float> x,
                   PoolPlane<float> y, PoolPlane<int64_t> index) {
   const PoolRows::Window& r = h.windows[oh];
   const int32_t* rows = h.taps.data() + r.first;
+  if (!index.at) return max_row_plain(w, rows, r.count, x, y.at + oh * y.row);
   float best[kPoolColumns];
   int32_t where[kPoolColumns];
   for (int64_t begin = 0; begin < w.out; begin += kPoolColumns) {
@@ -324,7 +368,7 @@ void max_row_flat(const PoolRows& h, const PoolAxis& w, int64_t oh, PoolPlane<co
       }
     }
     std::copy(best, best + n, y.at + oh * y.row + begin);
-    if (index.at) std::copy(where, where + n, index.at + oh * index.row + begin);
+    std::copy(where, where + n, index.at + oh * index.row + begin);
   }
 }
 

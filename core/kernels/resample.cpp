@@ -210,13 +210,13 @@ RowPlan row_plan(const AxisMap& a) {
     for (int32_t t = 0;; ++t) {
       RowTap tap;
       int32_t low = 0, high = -1;
-      tap.ones = 1;
+      tap.ones = true;
       for (int64_t l = 0; l < end - o; ++l) {
         if (a.begin[o + l] + t >= a.begin[o + l + 1]) continue;
         const int32_t at = a.begin[o + l] + t;
         tap.index[l] = a.index[at];
         tap.weight[l] = a.weight[at];
-        if (a.weight[at] != 1.0f) tap.ones = 0;
+        if (a.weight[at] != 1.0f) tap.ones = false;
         low = tap.lanes ? std::min(low, a.index[at]) : a.index[at];
         high = std::max(high, a.index[at]);
         tap.lanes = static_cast<uint16_t>(tap.lanes | (1u << l));
@@ -224,6 +224,7 @@ RowPlan row_plan(const AxisMap& a) {
       if (!tap.lanes) break;
       tap.base = low;
       tap.reach = high + 1 - low;
+      tap.whole = low + kBlock <= a.in;
       for (int l = 0; l < 16; ++l) tap.index[l] = tap.lanes >> l & 1 ? tap.index[l] - low : 0;
       plan.taps.push_back(tap);
       ++p.taps;

@@ -52,7 +52,8 @@ struct RowTap {
   int32_t base = 0;        // first input
   int32_t reach = 0;       // inputs from base on that some lane reads
   uint16_t lanes = 0;      // which outputs have this tap
-  uint16_t ones = 0;       // 1: all weights are one
+  bool ones = false;       // all weights are one
+  bool whole = false;      // 16 inputs from base on are there to be read
   int32_t index[16] = {};  // from base
   float weight[16] = {};
 };
@@ -72,9 +73,11 @@ struct ResampleKernels {
   // to[i] = sum of weight[t] * x[offset[t] + i], i < n; x of type f32, f16 or bf16.
   void (*add_rows)(DType type, const void* x, const int64_t* offset, const float* weight, int taps,
                    int64_t n, float* to);
-  // One row along the contiguous last axis.
-  void (*spread)(DType type, const RowPlan& plan, const float* row, void* to);
-  // One row whose pixels are `inner` contiguous elements, `from_step` and `to_step` apart.
+  // Rows along the contiguous last axis: row r is read from rows + offset[r] and written to the
+  // place `plan.out` elements behind the one before.
+  void (*spread)(DType type, const RowPlan& plan, const float* rows, const int64_t* offset,
+                 int64_t count, void* to);
+  // One row whose pixels are `inner` contiguous elements.
   void (*spread_inner)(DType type, const AxisMap& map, const float* row, int64_t inner, void* to);
 };
 const ResampleKernels& resample_kernels();

@@ -75,7 +75,7 @@ TESSERA_INLINE f32x16 pick(const RowTap& tap, const float* row) {
   const __m512i index = _mm512_loadu_si512(tap.index);
   if (tap.reach <= 16)
     return reinterpret_cast<f32x16>(_mm512_maskz_permutexvar_ps(
-        tap.lanes, index, reinterpret_cast<__m512>(load_n(p, tap.reach))));
+        tap.lanes, index, reinterpret_cast<__m512>(tap.whole ? load(p) : load_n(p, tap.reach))));
   if (tap.reach <= 32)
     return reinterpret_cast<f32x16>(
         _mm512_maskz_permutex2var_ps(tap.lanes, reinterpret_cast<__m512>(load(p)), index,
@@ -91,7 +91,7 @@ TESSERA_INLINE f32x16 pick(const RowTap& tap, const float* row) {
 }
 
 template <typename T>
-void spread_of(const RowPlan& plan, const float* row, typename T::Memory* to) {
+TESSERA_INLINE void spread_row(const RowPlan& plan, const float* row, typename T::Memory* to) {
   for (const RowPiece& p : plan.pieces) {
     typename T::Memory* out = to + p.first;
     if (p.taps == 0) {
@@ -112,13 +112,20 @@ void spread_of(const RowPlan& plan, const float* row, typename T::Memory* to) {
   }
 }
 
-void spread(DType type, const RowPlan& plan, const float* row, void* to) {
+template <typename T>
+void spread_of(const RowPlan& plan, const float* rows, const int64_t* offset, int64_t count,
+               typename T::Memory* to) {
+  for (int64_t r = 0; r < count; ++r) spread_row<T>(plan, rows + offset[r], to + r * plan.out);
+}
+
+void spread(DType type, const RowPlan& plan, const float* rows, const int64_t* offset,
+            int64_t count, void* to) {
   if (type == DType::F16)
-    spread_of<AsF16>(plan, row, static_cast<uint16_t*>(to));
+    spread_of<AsF16>(plan, rows, offset, count, static_cast<uint16_t*>(to));
   else if (type == DType::BF16)
-    spread_of<AsBF16>(plan, row, static_cast<uint16_t*>(to));
+    spread_of<AsBF16>(plan, rows, offset, count, static_cast<uint16_t*>(to));
   else
-    spread_of<AsF32>(plan, row, static_cast<float*>(to));
+    spread_of<AsF32>(plan, rows, offset, count, static_cast<float*>(to));
 }
 
 template <typename T>

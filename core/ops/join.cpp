@@ -8,6 +8,7 @@
 
 #include "ops/copy_nest.h"
 #include "ops/element.h"
+#include "ops/pad.h"
 #include "ops/registry.h"
 #include "ops/view.h"
 #include "ops/widened.h"
@@ -260,8 +261,7 @@ struct Padding {
 KernelPtr make_pad(const StepDesc& d) {
   const TensorRef &out = d.outputs[0], &x = d.inputs[d.args.operand(0)];
   const size_t rank = out.shape.size();
-  auto k = std::make_unique<JoinKernel>(out);
-  if (d.args.has(2)) k->set_value(element_of(d.args.at(2), out.dtype));
+  const Element value = d.args.has(2) ? element_of(d.args.at(2), out.dtype) : Element{};
   const Padding pad(d.args, rank);
   // The inner box in coordinates of the result, and where it starts in the operand; negative
   // padding crops.
@@ -272,6 +272,9 @@ KernelPtr make_pad(const StepDesc& d) {
     const int64_t end = std::min(out.shape[i], pad.low[i] + x.shape[i]);
     inside[i] = std::max<int64_t>(0, end - first[i]);
   }
+  if (KernelPtr rows = make_row_pad(x, out, {first, inside, from, value})) return rows;
+  auto k = std::make_unique<JoinKernel>(out);
+  k->set_value(value);
   k->add_box(first, inside, &x, from);
   // Around it: for each dim the slabs below and above, the dims before it limited to the inside.
   Dims begin(rank, 0), shape = out.shape;

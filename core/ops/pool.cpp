@@ -174,6 +174,8 @@ class PoolKernel final : public Kernel {
       }
       if (way_ == Way::kReference)
         reference(c, at[0], at[1]);
+      else if (repeats_ && unit > begin && h_.as_before[row])
+        copy_row(c, at[0], at[1], row);
       else
         vectors(k, c, at[0], at[1], row, std::min(block_, inner_ - from));
       // Counted, not divided: a unit may be as short as a few vectors.
@@ -211,6 +213,7 @@ class PoolKernel final : public Kernel {
     const bool rows =
         all_step_one([](const Place& p) { return p.col; }) || (w_.in == 1 && w_.out == 1);
     way_ = dtype == DType::F32 && rows && !empty_window_ ? Way::kFlat : Way::kReference;
+    repeats_ = way_ == Way::kFlat && is_grad(op_) && !is_max_grad(op_);
   }
 
   int64_t rows_per_plane() const {
@@ -247,6 +250,13 @@ class PoolKernel final : public Kernel {
         if (flat) return k.avg_grad_row_flat(h_, w_, row, divisor_, x, y);
         return k.avg_grad_row(h_, w_, row, divisor_, x, y, n);
     }
+  }
+
+  // Neighbouring rows under the same windows have the same average gradient.
+  void copy_row(const RunCtx& c, int64_t a, int64_t b, int64_t row) const {
+    const auto y = out_.plane<float>(c, a, b);
+    const float* before = y.at + (row - 1) * y.row;
+    std::copy_n(before, w_.in, y.at + row * y.row);
   }
 
   template <typename T>
@@ -288,7 +298,7 @@ class PoolKernel final : public Kernel {
 
   Op op_;
   Place a_, out_, index_;  // the image or the output gradient; the result; indices
-  bool has_index_ = false, tiled_ = false, small_ = false, empty_window_ = false;
+  bool has_index_ = false, tiled_ = false, small_ = false, empty_window_ = false, repeats_ = false;
   kernels::PoolRows h_;
   PoolAxis w_;
   int64_t divisor_ = 0;

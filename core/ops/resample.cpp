@@ -114,7 +114,7 @@ class ResampleKernel final : public Kernel {
     for (int32_t i : all.index) offsets_.push_back(i * row_.in * inner_);
     for (int64_t r = 0; r < all.out; ++r) {
       const int32_t first = all.begin[r], count = all.begin[r + 1] - first;
-      Source s{first, count, false, false};
+      Source s{first, count, false, 0};
       if (r > 0 && count == sources_.back().count)
         s.repeats = std::equal(&all.index[first], &all.index[first] + count,
                                &all.index[sources_.back().first]) &&
@@ -123,6 +123,9 @@ class ResampleKernel final : public Kernel {
       s.direct = count == 1 && all.weight[first] == 1.0f && y_.dtype == DType::F32;
       sources_.push_back(s);
     }
+    for (size_t r = sources_.size(); r-- > 1;)
+      if (sources_[r - 1].direct && sources_[r].direct && !sources_[r].repeats)
+        sources_[r - 1].direct += sources_[r].direct;
     weights_ = std::move(all.weight);
     x_plane_ = all.in * row_.in * inner_;
     moves_ = !is_float(y_.dtype);
@@ -139,8 +142,9 @@ class ResampleKernel final : public Kernel {
     std::byte* to = c.ptr<std::byte>(y_) + begin * out_bytes;
     const std::byte* plane = c.ptr<std::byte>(x_) + begin / rows * x_plane_ * bytes_;
     int64_t r = begin % rows;
-    for (int64_t unit = begin; unit < end; ++unit, ++r, to += out_bytes) {
+    for (int64_t unit = begin, n = 1; unit < end; unit += n, r += n, to += n * out_bytes) {
       if (r == rows) r = 0, plane += x_plane_ * bytes_;
+      n = 1;
       const Source& s = sources_[r];
       const int64_t* offsets = offsets_.data() + s.first;
       if (s.repeats && unit > begin) {
@@ -152,15 +156,18 @@ class ResampleKernel final : public Kernel {
         continue;
       }
       const float* row = sum;
-      if (s.direct)
-        row = reinterpret_cast<const float*>(plane) + offsets[0];
+      if (s.direct > 0)
+        row = reinterpret_cast<const float*>(plane);
       else
         k.add_rows(y_.dtype, plane, offsets, weights_.data() + s.first, s.count, row_.in * inner_,
                    sum);
-      if (inner_ == 1)
-        k.spread(y_.dtype, plan_, row, to);
-      else
-        k.spread_inner(y_.dtype, row_, row, inner_, to);
+      const int64_t start = 0, *from = s.direct > 0 ? offsets : &start;
+      if (inner_ == 1) {
+        n = std::clamp<int64_t>(s.direct, 1, end - unit);
+        k.spread(y_.dtype, plan_, row, from, n, to);
+      } else {
+        k.spread_inner(y_.dtype, row_, row + from[0], inner_, to);
+      }
     }
   }
 
@@ -192,10 +199,12 @@ class ResampleKernel final : public Kernel {
   TensorRef x_, y_;
   AxisMap row_;
   kernels::RowPlan plan_;
-  // Taps [first, first + count) of a result row; `repeats` the row before, or just a row of x.
+  // Taps [first, first + count) of a result row. It may repeat the row before; `direct` rows from
+  // here on are single rows of x.
   struct Source {
     int32_t first, count;
-    bool repeats, direct;
+    bool repeats;
+    int32_t direct;
   };
   std::vector<Source> sources_;
   std::vector<int64_t> offsets_;  // elements from the plane's start

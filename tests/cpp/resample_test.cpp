@@ -221,8 +221,11 @@ TEST_CASE("both instruction sets agree on rows") {
     Buffer row(DType::F32, {m.in}), a(DType::F32, {m.out}), b(DType::F32, {m.out});
     row.randn(4);
     const kernels::RowPlan plan = kernels::row_plan(m);
-    kernels::resample_kernels().spread(DType::F32, plan, row.data<float>(), a.data<float>());
-    kernels::resample_kernels_v3().spread(DType::F32, plan, row.data<float>(), b.data<float>());
+    const int64_t start = 0;
+    kernels::resample_kernels().spread(DType::F32, plan, row.data<float>(), &start, 1,
+                                       a.data<float>());
+    kernels::resample_kernels_v3().spread(DType::F32, plan, row.data<float>(), &start, 1,
+                                          b.data<float>());
     for (int64_t i = 0; i < m.out; ++i)
       CHECK(a.data<float>()[i] == doctest::Approx(b.data<float>()[i]).epsilon(1e-6));
   }

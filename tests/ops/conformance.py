@@ -71,7 +71,7 @@ UNDEFINED = re.compile(
 
 
 # Ops that give a value and where it was found: where several are equal, any place is right.
-ANY_OF_EQUALS = {"kthvalue"}
+ANY_OF_EQUALS = {"kthvalue", "mode", "topk"}
 
 
 def title(op):

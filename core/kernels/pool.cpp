@@ -50,7 +50,8 @@ void complete(PoolAxis& a) {
         const int32_t at = win.begin + tap * win.step;
         const bool any = runs.size() > before && runs.back().last == o;
         PoolRun* run = any ? &runs.back() : nullptr;
-        if (run && run->last - run->first == 1) run->step = at - run->begin;
+        // Padding cuts taps off a dilated window, so its neighbour's may begin further left.
+        if (run && run->last - run->first == 1 && at > run->begin) run->step = at - run->begin;
         if (run && at == run->begin + (o - run->first) * run->step)
           run->last = o + 1;
         else

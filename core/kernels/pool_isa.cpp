@@ -250,12 +250,14 @@ TESSERA_INLINE void take_found(const float* from, const int32_t* from_where, int
   }
 }
 
-// Input columns [first, last) under outputs [begin, begin + n).
+// Input columns [first, last) under a block of outputs.
 struct Columns {
-  int64_t first, last;
-  Columns(const PoolAxis& w, int64_t begin, int64_t n) : first(w.windows[begin].begin) {
-    const PoolWindow& end = w.windows[begin + n - 1];
-    last = end.begin + (end.count - 1) * end.step + 1;
+  int64_t first, last = 0;
+  Columns(const PoolAxis& w, int64_t block) : first(w.in) {
+    for (const PoolRun& run : w.runs[block]) {
+      first = std::min<int64_t>(first, run.begin);
+      last = std::max<int64_t>(last, run.begin + (run.last - run.first - 1) * run.step + 1);
+    }
   }
   // Windows of several rows are pooled by columns first: each input is looked at once or twice, not
   // as often as windows overlap.
@@ -309,7 +311,7 @@ void max_row_plain(const PoolAxis& w, const int32_t* rows, int32_t row_count,
     const int64_t n = std::min(kPoolColumns, w.out - begin);
     float best[kPoolColumns], column[kPoolSpan];
     std::fill(best, best + n, kLowest);
-    const Columns columns(w, begin, n);
+    const Columns columns(w, begin / kPoolColumns);
     const bool by_columns = columns.worth(row_count);
     if (by_columns) {
       const int64_t span = columns.last - columns.first;
@@ -348,7 +350,7 @@ void max_row_flat(const PoolRows& h, const PoolAxis& w, int64_t oh, PoolPlane<co
       best[o] = kLowest;
       where[o] = static_cast<int32_t>(rows[0] * w.in + w.windows[begin + o].begin);
     }
-    const Columns columns(w, begin, n);
+    const Columns columns(w, begin / kPoolColumns);
     const bool by_columns = columns.worth(r.count);
     if (by_columns) max_by_columns(w, rows, r.count, columns, begin / kPoolColumns, x, best, where);
     for (int32_t a = 0; a < r.count && !by_columns; ++a) {
@@ -490,7 +492,7 @@ void avg_row_flat(const PoolRows& h, const PoolAxis& w, int64_t oh, int64_t divi
   for (int64_t begin = 0; begin < w.out; begin += kPoolColumns) {
     const int64_t n = std::min(kPoolColumns, w.out - begin);
     std::fill(sum, sum + n, 0.0f);
-    const Columns columns(w, begin, n);
+    const Columns columns(w, begin / kPoolColumns);
     const bool by_columns = columns.worth(r.count);
     float column[kPoolSpan];
     if (by_columns) {

@@ -314,6 +314,7 @@ def _cov(mode, func, args, kwargs):
         weights = fweights if aweights is None else aweights
         if fweights is not None and aweights is not None:
             weights = fweights * aweights
+        x = x.to(torch.promote_types(x.dtype, weights.dtype)) if weights.is_floating_point() else x
         weights = weights.to(x.dtype)
         total = weights.sum()
         x = x - (x * weights).sum(1, keepdim=True) / total

@@ -73,6 +73,15 @@ def test_counts_of_a_given_length():
     check_inference(Call(lambda i, w: torch.bincount(i, (w * 9).int(), 12)), (x, weights))
 
 
+def test_covariance_with_weights():
+    x, f, a = torch.randn(4, 50), torch.randint(1, 5, (50,)), torch.rand(50)
+    native(torch.cov, x)
+    native(torch.corrcoef, x)
+    native(lambda v, i: v.cov(fweights=i), x, f)
+    native(lambda v, w: torch.cov(v, correction=0, aweights=w), x, a)
+    native(lambda v, i, w: torch.cov(v, fweights=i, aweights=w), x, f, a)
+
+
 @pytest.mark.parametrize("value, message", [(12, "longer result"), (-1, "non-negative")])
 def test_a_value_without_a_count_is_an_error_of_the_call(value, message):
     executor = poptorch.inferenceModel(

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 from . import _torch_private as private
-from . import constants, library, recurrent, state
+from . import constants, intercept_statistics, library, recurrent, state
 from .errors import data_dependent, make_error, user_frame
 from .least_squares import lstsq
 
@@ -271,20 +271,6 @@ def _tensor_split(mode, func, args, kwargs):
     return run(*args, **kwargs) if isinstance(split, torch.Tensor) else NotImplemented
 
 
-def _bincount(mode, func, args, kwargs):
-    """With a minlength that is the size of the result: a value beyond it is an error when the
-    program runs."""
-
-    def run(input, weights=None, minlength=0):
-        known = constants.value_of(input) is not None
-        plain = input.dim() == 1 and not input.is_floating_point() and input.dtype != torch.bool
-        if minlength <= 0 or known or not plain:
-            return NotImplemented
-        return library.ops.bincount(input, weights, minlength)
-
-    return run(*args, **kwargs)
-
-
 def _index_fill(mode, func, args, kwargs):
     """The gradient of a value to fill with is a sum over unique indices in ATen, here over a
     mask."""
@@ -412,8 +398,7 @@ HANDLERS = {
     F.ctc_loss: _ctc_loss,
     F.linear_cross_entropy: _linear_cross_entropy,
     torch.ctc_loss: _ctc_loss,
-    torch.bincount: _bincount,
-    torch.Tensor.bincount: _bincount,
+    **intercept_statistics.HANDLERS,
     torch.Tensor.backward: _backward,
     **dict.fromkeys((torch.cov, torch.Tensor.cov), _cov),
     **dict.fromkeys((torch.tensor_split, torch.Tensor.tensor_split), _tensor_split),

@@ -289,29 +289,6 @@ def _index_fill(mode, func, args, kwargs):
     return run(*args, **kwargs)
 
 
-def _cov(mode, func, args, kwargs):
-    """ATen looks at the values of the weights to refuse negative ones."""
-
-    def run(input, *, correction=1, fweights=None, aweights=None):
-        if fweights is None and aweights is None:
-            return NotImplemented
-        x = input.reshape(1, -1) if input.dim() < 2 else input
-        x = x if x.dtype.is_floating_point else x.to(torch.get_default_dtype())
-        weights = fweights if aweights is None else aweights
-        if fweights is not None and aweights is not None:
-            weights = fweights * aweights
-        x = x.to(torch.promote_types(x.dtype, weights.dtype)) if weights.is_floating_point() else x
-        weights = weights.to(x.dtype)
-        total = weights.sum()
-        x = x - (x * weights).sum(1, keepdim=True) / total
-        lost = correction
-        if aweights is not None and correction != 0:
-            lost = correction * (weights * aweights).sum() / total
-        return (torch.mm(x, (x * weights).t()) / (total - lost).clamp_min(0)).squeeze()
-
-    return run(*args, **kwargs)
-
-
 def _backward(mode, func, args, kwargs):
     raise make_error(
         "backward() is called in forward. The backward pass and the weight update are part of each "
@@ -400,7 +377,6 @@ HANDLERS = {
     torch.ctc_loss: _ctc_loss,
     **intercept_statistics.HANDLERS,
     torch.Tensor.backward: _backward,
-    **dict.fromkeys((torch.cov, torch.Tensor.cov), _cov),
     **dict.fromkeys((torch.tensor_split, torch.Tensor.tensor_split), _tensor_split),
     **dict.fromkeys(
         (torch.index_fill, torch.Tensor.index_fill, torch.Tensor.index_fill_), _index_fill

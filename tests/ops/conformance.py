@@ -54,7 +54,7 @@ NOT_STATIC = {
     "unique": "the size of the result depends on the data",
     "unique_consecutive": "the size of the result depends on the data",
     "allclose": "the result is a Python bool that depends on the data",
-    "bincount": "the size of the result depends on the data; with a large enough minlength it works",
+    "bincount": "the size of the result depends on the data, unless minlength is large enough",
     "equal": "the result is a Python bool that depends on the data",
     "item": "the result is a Python number that depends on the data",
     "to_sparse": "the result is a sparse tensor, whose size depends on the data",

@@ -12,6 +12,7 @@ import re
 from dataclasses import dataclass, field
 
 import ir_indexing
+import ir_linalg
 import ir_recurrent
 import torch
 
@@ -43,6 +44,7 @@ POINTWISE_ARITY = {
 }
 POINTWISE_ARITY["iota"] = 3  # dim, start, step
 STRUCTURED = set(_table("ops.def", r'^OP\(\w+,\s*"([^"]+)"'))
+VIEWS = set(_table("ops.def", r'^OP\(\w+,\s*"([^"]+)",\s*view\)'))
 
 
 def native_ops():
@@ -480,6 +482,7 @@ EVALUATE = {
     "nll_loss_forward": _nll_loss,
     "nll_loss_backward": _nll_loss_backward,
     **ir_indexing.EVALUATE,
+    **ir_linalg.EVALUATE,
 }
 POINTWISE = {
     "clone": lambda a: a.clone(),
@@ -568,7 +571,9 @@ def evaluate(node, args):
     else:
         assert node.name in STRUCTURED, f"{node.name} is not a row"
         for dtype, _ in node.types:
-            assert dtype in NATIVE, f"{node.name} of type {dtype}"
+            assert dtype in NATIVE or node.name in VIEWS, f"{node.name} of type {dtype}"
+        if node.name == "randperm":  # some order that depends on the stream
+            return [uniform(*args, node.types[0][1], torch.float32).argsort()]
         function = EVALUATE.get(node.name) or getattr(_aten, node.name)
         out = function(*args)
     return list(out) if isinstance(out, (list, tuple)) else [out]

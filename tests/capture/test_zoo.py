@@ -680,14 +680,20 @@ ZOO = {
     "sort": fn(lambda v: v.sort(1)[0]),
     "topk": fn(lambda v: v.topk(2, 1)[0]),
     "median": fn(lambda v: v.median(1)[0]),
+    "inverse": fn(lambda v: torch.linalg.inv(v + 9 * torch.eye(4)), 4, 4),
+    "cholesky": fn(lambda v: torch.linalg.cholesky(v @ v.T + torch.eye(4)), 4, 4),
+    "solve": fn(lambda v: torch.linalg.solve(v + 9 * torch.eye(4), v[:, 0]), 4, 4),
+    "lu": fn(lambda v: torch.linalg.lu(v)[1], 4, 4),
+    "matrix_exp": fn(torch.linalg.matrix_exp, 4, 4),
+    "svdvals": fn(lambda v: v * torch.linalg.svdvals(v.detach()), 4, 4),
+    "erfinv": fn(lambda v: torch.erfinv(v * 0.1) + torch.asinh(v) + torch.special.i0(v)),
+    "integers": fn(lambda v: v * ((v * 8).int() @ (v * 4).int()), 4, 4),
 }
 
 # Ops that the core has no row for: the text must still be right, through host calls.
 HOSTED = {
     "fft": (fn(lambda v: torch.fft.rfft(v).abs()), None),
     "complex": (fn(lambda v: torch.view_as_real(torch.complex(v, v) * 2)), None),
-    "inverse": (fn(lambda v: torch.linalg.inv(v + 9 * torch.eye(4)), 4, 4), None),
-    "erfinv": (fn(lambda v: torch.erfinv(v * 0.1) + torch.asinh(v) + torch.special.i0(v)), None),
 }
 
 

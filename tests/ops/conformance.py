@@ -79,13 +79,13 @@ def title(op):
 
 
 def ops():
-    """Entries of the database that a CPU can run, without those that need a GPU compiler."""
+    """Entries of the database that a CPU can run in a type of ours, without those for GPUs."""
     from torch.testing._internal.common_methods_invocations import op_db
 
     return [
         op
         for op in op_db
-        if op.supported_dtypes("cpu") and "jiterator" not in op.name and "triton" not in title(op)
+        if types_of(op, all_types=True) and "jiterator" not in op.name and "triton" not in title(op)
     ]
 
 

@@ -131,6 +131,18 @@ TESSERA_INLINE void take_if_larger(f32x16 v, i32x16 at, f32x16& best, i32x16& wh
 #endif
 }
 
+// The running maximum alone; a NaN stays.
+TESSERA_INLINE void keep_if_larger(f32x16 v, f32x16& best) {
+#ifdef __AVX512F__
+  const auto x = reinterpret_cast<__m512>(v), old = reinterpret_cast<__m512>(best);
+  const auto take = static_cast<__mmask16>(_mm512_cmp_ps_mask(x, old, _CMP_GT_OQ) |
+                                           _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q));
+  best = reinterpret_cast<f32x16>(_mm512_mask_mov_ps(old, take, x));
+#else
+  best = (v > best) | (v != v) ? v : best;
+#endif
+}
+
 // Outputs of one row whose window may be clipped.
 void max_clipped(const PoolAxis& w, const int32_t* rows, int64_t row_count, int64_t begin,
                  int64_t end, PoolPlane<const float> x, float* y, int64_t y_col, int64_t* index,
@@ -304,9 +316,37 @@ TESSERA_INLINE void keep_larger(const float* from, int64_t n, int32_t step, floa
   }
 }
 
+// Windows of two columns side by side, all of them whole: the usual halving of an image.
+bool is_halving(const PoolAxis& w) {
+  return w.kernel == 2 && w.stride == 2 && w.whole_first == 0 && w.whole_last == w.out &&
+         w.out > 0 && w.windows[0].step == 1;
+}
+void max_halves(const int32_t* rows, int32_t row_count, PoolPlane<const float> x, int64_t n,
+                float* y) {
+  for_vectors(n, [&](int64_t i, auto lanes) TESSERA_INLINE_LAMBDA {
+    f32x16 best = broadcast(kLowest);
+    for (int32_t a = 0; a < row_count; ++a) {
+      const float* from = x.at + rows[a] * x.row + 2 * i;
+      const int64_t n = 2 * lanes;
+      const f32x16 low = n >= kLanes ? load(from) : load_n(from, n);
+      const f32x16 high = n >= 2 * kLanes ? load(from + kLanes)
+                          : n > kLanes    ? load_n(from + kLanes, n - kLanes)
+                                          : f32x16{};
+      keep_if_larger(__builtin_shufflevector(low, high, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22,
+                                             24, 26, 28, 30),
+                     best);
+      keep_if_larger(__builtin_shufflevector(low, high, 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23,
+                                             25, 27, 29, 31),
+                     best);
+    }
+    put(y + i, best, lanes);
+  });
+}
+
 // A row of maxima whose places nobody asks for.
 void max_row_plain(const PoolAxis& w, const int32_t* rows, int32_t row_count,
                    PoolPlane<const float> x, float* y) {
+  if (is_halving(w)) return max_halves(rows, row_count, x, w.out, y);
   for (int64_t begin = 0; begin < w.out; begin += kPoolColumns) {
     const int64_t n = std::min(kPoolColumns, w.out - begin);
     float best[kPoolColumns], column[kPoolSpan];

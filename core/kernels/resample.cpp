@@ -182,7 +182,7 @@ AxisMap axis_map(MapMode mode, int64_t in, int64_t out, bool align_corners, doub
 RowPlan row_plan(const AxisMap& a) {
   constexpr int64_t kBlock = 16;
   // Copies below this length are cheaper as part of a block.
-  constexpr int64_t kShortCopy = 64;
+  constexpr int64_t kShortCopy = 48;
   RowPlan plan;
   plan.in = a.in, plan.out = a.out;
   auto picks = [&](int64_t o) {
@@ -192,6 +192,11 @@ RowPlan row_plan(const AxisMap& a) {
     int64_t n = 0;
     while (o + n < a.out && picks(o + n) && a.index[a.begin[o + n]] == a.index[a.begin[o]] + n) ++n;
     return n;
+  };
+  // A block that reads from both ends of the row would have to gather.
+  auto jumps = [&](int64_t o) {
+    return picks(o - 1) && picks(o) &&
+           std::abs(a.index[a.begin[o]] - a.index[a.begin[o - 1]]) >= kBlock;
   };
   for (int64_t o = 0; o < a.out;) {
     RowPiece p;
@@ -204,7 +209,7 @@ RowPlan row_plan(const AxisMap& a) {
       continue;
     }
     int64_t end = o + 1;
-    while (end < a.out && end - o < kBlock && copy_length(end) < kShortCopy) ++end;
+    while (end < a.out && end - o < kBlock && copy_length(end) < kShortCopy && !jumps(end)) ++end;
     p.count = static_cast<int32_t>(end - o);
     p.tap = static_cast<int32_t>(plan.taps.size());
     for (int32_t t = 0;; ++t) {

@@ -49,7 +49,9 @@ def _(w, n, x, a=0, b=1):
     rank = len(x.shape)
     if rank < 2 or a % rank == b % rank:
         return x
-    return w.op("transpose", [x, a % rank, b % rank], x.dtype, n.shape)
+    order = list(range(rank))
+    order[a], order[b] = order[b], order[a]
+    return w.permute(x, order)
 
 
 @lower("unsqueeze", "unsqueeze_copy")
@@ -247,6 +249,9 @@ def flipped(w, x, dims):
         return source
     if not dims or not count(x.shape):
         return x
+    if x in w.permutes:  # a flip copies: along the order in memory, not across it
+        source, order = w.permutes[x]
+        return w.permute(flipped(w, source, {order[d] for d in dims}), order)
     out = w.op("flip", [x, sorted(dims)], x.dtype, x.shape)
     w.flips[out] = (x, dims)
     return out

@@ -213,6 +213,7 @@ class Writer:
         self.constants = {}  # id of the tensor -> Value
         self.tag = None
         self.streams = 0
+        self.permutes = {}  # permuted Value -> (what it is a view of, the order of its dims)
         self.flips = {}  # flipped Value -> (what it is made from, set of dims)
         self._rng = None
 
@@ -320,7 +321,9 @@ class Writer:
         """x with its dims in another order."""
         if list(dims) == list(range(len(x.shape))):
             return x
-        return self.op("permute", [x, list(dims)], x.dtype, [x.shape[d] for d in dims])
+        out = self.op("permute", [x, list(dims)], x.dtype, [x.shape[d] for d in dims])
+        self.permutes[out] = (x, list(dims))
+        return out
 
     def slice(self, x, dim, start, end, step=1):
         """x[start:end:step] along one dim."""

@@ -22,6 +22,13 @@ T* pointer(uint64_t address) {
   return reinterpret_cast<T*>(static_cast<uintptr_t>(address));
 }
 
+OutputMode output_mode(const std::string& name) {
+  return name == "all"       ? OutputMode::kAll
+         : name == "sum"     ? OutputMode::kSum
+         : name == "every_n" ? OutputMode::kEveryN
+                             : OutputMode::kFinal;
+}
+
 CompileOptions read_options(const std::string& text) {
   nb::dict d = nb::cast<nb::dict>(nb::module_::import_("json").attr("loads")(text));
   auto get = [&](const char* key, auto fallback) {
@@ -32,13 +39,16 @@ CompileOptions read_options(const std::string& text) {
   o.mean_reduction = get("reduction", std::string("mean")) == "mean";
   o.run.device_iterations = get("device_iterations", int64_t{1});
   o.run.gradient_accumulation = get("gradient_accumulation", int64_t{1});
-  o.run.output_return_period = get("output_return_period", int64_t{1});
+  o.run.replicas = get("replicas", int64_t{1});
+  o.run.input_group = get("input_group", int64_t{1});
+  o.run.orthogonal_groups = get("orthogonal_groups", false);
   o.run.threads = get("threads", 1);
-  std::string mode = get("output_mode", std::string("final"));
-  o.run.output_mode = mode == "all"       ? OutputMode::kAll
-                      : mode == "sum"     ? OutputMode::kSum
-                      : mode == "every_n" ? OutputMode::kEveryN
-                                          : OutputMode::kFinal;
+  o.run.output = {output_mode(get("output_mode", std::string("final"))),
+                  get("output_return_period", int64_t{1})};
+  using Rule = std::tuple<std::string, int64_t>;
+  for (const auto& [mode, period] : get("outputs", std::vector<Rule>()))
+    o.run.outputs.push_back({output_mode(mode), period});
+  o.anchors = get("anchors", std::vector<std::string>());
   return o;
 }
 
@@ -198,6 +208,16 @@ NB_MODULE(_core, m) {
       .def("set_host_call", &PyProgram::set_host_call)
       .def("interrupt", [](PyProgram& p) { p.session().engine().interrupt(); })
       .def("set_profiling", [](PyProgram& p, bool on) { p.session().engine().set_profiling(on); })
+      .def_prop_ro("tensor_names", [](PyProgram& p) { return p.session().tensor_names(); })
+      .def_prop_ro("last_run_seconds",
+                   [](PyProgram& p) { return p.session().engine().last_run_seconds(); })
+      .def_prop_ro("times",
+                   [](PyProgram& p) {
+                     std::vector<std::tuple<double, double, double, double>> out;
+                     for (const MicroTimes& t : p.session().engine().times())
+                       out.emplace_back(t.input, t.input_complete, t.output, t.output_complete);
+                     return out;
+                   })
       .def("summary", [](PyProgram& p) { return p.session().summary(); })
       .def("run", &PyProgram::run, "inputs"_a, "outputs"_a);
   m.def(

@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "kernels/half.h"
 #include "ops/run_error.h"
 #include "runtime/denormals.h"
 
@@ -36,6 +37,24 @@ bool conflict(const Access& a, const Access& b) {
   return a.begin < b.end && b.begin < a.end;
 }
 
+using Widen = void (*)(const uint16_t*, float*, int64_t);
+using Narrow = void (*)(const float*, uint16_t*, int64_t);
+
+// Rounded after each addition, as a tensor of that type would be.
+void add_half_in_place(void* sum, const void* x, int64_t count, Widen widen, Narrow narrow) {
+  constexpr int64_t kBlock = 64;
+  auto* s = static_cast<uint16_t*>(sum);
+  auto* v = static_cast<const uint16_t*>(x);
+  for (int64_t i = 0; i < count; i += kBlock) {
+    const int64_t n = std::min(kBlock, count - i);
+    float a[kBlock], b[kBlock];
+    widen(s + i, a, n);
+    widen(v + i, b, n);
+    for (int64_t k = 0; k < n; ++k) a[k] += b[k];
+    narrow(a, s + i, n);
+  }
+}
+
 template <typename T>
 void add_in_place(void* sum, const void* x, int64_t count) {
   auto* s = static_cast<T*>(sum);
@@ -45,11 +64,18 @@ void add_in_place(void* sum, const void* x, int64_t count) {
 
 void accumulate_output(const PortDesc& port, void* sum, const void* x) {
   int64_t n = product(port.shape);
+  const kernels::HalfKernels& half = kernels::half_kernels();
   switch (port.dtype) {
     case DType::F32:
       return add_in_place<float>(sum, x, n);
     case DType::F64:
       return add_in_place<double>(sum, x, n);
+    case DType::F16:
+      return add_half_in_place(sum, x, n, half.widen_f16, half.narrow_f16);
+    case DType::BF16:
+      return add_half_in_place(sum, x, n, half.widen_bf16, half.narrow_bf16);
+    case DType::Bool:
+      return add_in_place<bool>(sum, x, n);
     case DType::I64:
       return add_in_place<int64_t>(sum, x, n);
     case DType::I32:
@@ -68,9 +94,12 @@ void accumulate_output(const PortDesc& port, void* sum, const void* x) {
   }
 }
 
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
 void keep_best(double& best, std::chrono::steady_clock::time_point start) {
-  double us =
-      std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count();
+  const double us = 1e6 * seconds_since(start);
   if (best < 0 || us < best) best = us;
 }
 
@@ -97,13 +126,14 @@ class HostKernel final : public Kernel {
 Engine::Engine(Program program, RunConfig config)
     : program_(std::move(program)), config_(config), process_(getpid()) {
   config_.threads = std::max(1, config_.threads);
-  const bool all = config_.output_mode == OutputMode::kAll;
-  const double calls = all ? static_cast<double>(config_.device_iterations) *
-                                 static_cast<double>(config_.gradient_accumulation)
-                           : 1.0;
+  rules_ = config_.outputs;
+  rules_.resize(program_.outputs.size(), config_.output);
   double bytes =
       static_cast<double>(program_.arena_bytes) + static_cast<double>(program_.state_bytes);
-  for (const PortDesc& o : program_.outputs) bytes += calls * static_cast<double>(o.bytes());
+  for (size_t i = 0; i < rules_.size(); ++i)
+    bytes += static_cast<double>(program_.outputs[i].bytes()) *
+             static_cast<double>(config_.replicas) *
+             (rules_[i].mode == OutputMode::kAll ? static_cast<double>(config_.steps()) : 1.0);
   check_memory(static_cast<int64_t>(std::min(bytes, 9e18)));
   arena_ = Arena(std::max<int64_t>(program_.arena_bytes, 64));
   state_ = Arena(std::max<int64_t>(program_.state_bytes, 64));
@@ -123,11 +153,36 @@ Engine::Engine(Program program, RunConfig config)
   scratch_ = Arena(std::max<int64_t>(scratch, 64));
   for (const StateDesc& s : program_.states)
     if (s.name == "rng") rng_offset_ = s.offset;
-  if (config_.output_mode == OutputMode::kSum || config_.output_mode == OutputMode::kEveryN) {
-    int64_t bytes = 64;
-    for (const PortDesc& o : program_.outputs) bytes += (o.bytes() + 63) / 64 * 64;
-    sums_ = Arena(bytes);
+  int64_t aside = 0;
+  for (size_t i = 0; i < rules_.size(); ++i)
+    if (rules_[i].mode == OutputMode::kSum || rules_[i].mode == OutputMode::kEveryN)
+      aside += (program_.outputs[i].bytes() + 63) / 64 * 64;
+  if (aside > 0) sums_ = Arena(aside);
+  if (config_.replicas > 1) find_replica_states();
+  times_.reserve(static_cast<size_t>(config_.steps() * config_.replicas));
+}
+
+// Weights change in the update, gradients are added up over replicas, and random numbers go on from
+// one replica to the next; whatever else a micro-batch changes belongs to its replica.
+void Engine::find_replica_states() {
+  for (const StateDesc& s : program_.states) {
+    if (s.name == "rng" || s.name.starts_with("accum:")) continue;
+    const int64_t bytes = product(s.shape) * size_of(s.dtype);
+    bool changed = false;
+    for (const StepDesc& step : program_.micro.steps)
+      for (const TensorRef& t : step.outputs)
+        changed |= t.region == kStateRegion && t.offset >= s.offset && t.offset < s.offset + bytes;
+    if (!changed) continue;
+    copied_.push_back({s.offset, bytes, copy_bytes_});
+    copy_bytes_ += (bytes + 63) / 64 * 64;
   }
+  if (copy_bytes_ > 0) copies_ = Arena(config_.replicas * copy_bytes_);
+}
+
+const Engine::Copied* Engine::copied(const StateDesc& state) const {
+  for (const Copied& c : copied_)
+    if (c.offset == state.offset) return &c;
+  return nullptr;
 }
 
 Engine::~Engine() = default;
@@ -238,6 +293,9 @@ void Engine::write_state(const std::string& name, const void* from, int64_t byte
   int64_t need = product(s.shape) * size_of(s.dtype);
   user_check(bytes == need, "[state] \"{}\" has {} bytes, {} were given", name, need, bytes);
   std::memcpy(state_.data() + s.offset, from, static_cast<size_t>(bytes));
+  if (const Copied* c = copied(s))
+    for (int64_t r = 0; r < config_.replicas; ++r)
+      std::memcpy(copy_of(r) + c->copy, from, static_cast<size_t>(bytes));
   for (Loaded* l : {&micro_, &update_})
     for (Step& step : l->steps) step.kernel->state_written();
 }
@@ -246,7 +304,8 @@ void Engine::read_state(const std::string& name, void* to, int64_t bytes) const 
   const StateDesc& s = find_state(name);
   int64_t need = product(s.shape) * size_of(s.dtype);
   user_check(bytes == need, "[state] \"{}\" has {} bytes, {} were asked", name, need, bytes);
-  std::memcpy(to, state_.data() + s.offset, static_cast<size_t>(bytes));
+  const Copied* c = copied(s);  // of which the first replica's is read
+  std::memcpy(to, c ? copy_of(0) + c->copy : state_.data() + s.offset, static_cast<size_t>(bytes));
 }
 
 void Engine::run_stretch(const Loaded& loaded, const Stretch& stretch, int threads,
@@ -350,40 +409,60 @@ void Engine::run(const std::vector<const void*>& inputs, const std::vector<void*
   errors_.take();  // of a run that was interrupted
   team_ = team_size();
   barrier_->resize(team_);
-  size_t first_out = kFirstInputRegion + inputs.size();
-  int64_t d_count = config_.device_iterations, g_count = config_.gradient_accumulation;
-  int64_t kept = 0;  // micro-batches returned so far
-  for (int64_t d = 0; d < d_count; ++d) {
-    for (int64_t a = 0; a < g_count; ++a) {
-      int64_t k = d * g_count + a;
-      for (size_t i = 0; i < inputs.size(); ++i)
-        bases_[kFirstInputRegion + i] =
-            const_cast<std::byte*>(static_cast<const std::byte*>(inputs[i])) +
-            k * program_.inputs[i].bytes();
-      bool keep =
-          config_.output_mode != OutputMode::kEveryN || (d + 1) % config_.output_return_period == 0;
-      std::byte* spare = sums_.data();
-      for (size_t i = 0; i < outputs.size(); ++i) {
-        const PortDesc& port = program_.outputs[i];
-        auto* to = static_cast<std::byte*>(outputs[i]);
-        bool aside = !keep || (config_.output_mode == OutputMode::kSum && k > 0);
-        if (aside)
-          to = spare;
-        else if (config_.output_mode == OutputMode::kAll ||
-                 config_.output_mode == OutputMode::kEveryN)
-          to += kept * port.bytes();
-        if (spare) spare += (port.bytes() + 63) / 64 * 64;
-        bases_[first_out + i] = to;
-      }
-      run_section(micro_, poll);
-      if (keep) ++kept;
-      if (config_.output_mode == OutputMode::kSum && k > 0)
-        for (size_t i = 0; i < outputs.size(); ++i)
-          accumulate_output(program_.outputs[i], outputs[i], bases_[first_out + i]);
-      if (rng_offset_ >= 0) ++reinterpret_cast<int64_t*>(state_.data() + rng_offset_)[1];
-    }
-    if (!update_.steps.empty()) run_section(update_, poll);
+  times_.clear();
+  const auto start = std::chrono::steady_clock::now();
+  for (int64_t step = 0; step < config_.steps(); ++step) {
+    for (int64_t r = 0; r < config_.replicas; ++r) run_micro(step, r, inputs, outputs, poll);
+    const bool last = (step + 1) % config_.gradient_accumulation == 0;
+    if (last && !update_.steps.empty()) run_section(update_, poll);
   }
+  last_run_seconds_ = seconds_since(start);
+}
+
+void Engine::run_micro(int64_t step, int64_t replica, const std::vector<const void*>& inputs,
+                       const std::vector<void*>& outputs, const std::function<bool()>& poll) {
+  const int64_t groups = config_.replicas / config_.input_group;
+  const int64_t group =
+      config_.orthogonal_groups ? replica % groups : replica / config_.input_group;
+  const int64_t iteration = step / config_.gradient_accumulation;
+  MicroTimes times;
+  times.input = times.input_complete = seconds_since(loaded_);
+  for (size_t i = 0; i < inputs.size(); ++i)
+    bases_[kFirstInputRegion + i] =
+        const_cast<std::byte*>(static_cast<const std::byte*>(inputs[i])) +
+        (step * groups + group) * program_.inputs[i].bytes();
+  std::byte** out = bases_.data() + kFirstInputRegion + inputs.size();
+  std::byte* spare = sums_.data();
+  auto slot = [&](size_t i, int64_t at) {
+    return static_cast<std::byte*>(outputs[i]) +
+           (at * config_.replicas + replica) * program_.outputs[i].bytes();
+  };
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    const auto [mode, period] = rules_[i];
+    const bool aside = mode == OutputMode::kSum      ? step > 0
+                       : mode == OutputMode::kEveryN ? (iteration + 1) % period != 0
+                                                     : false;
+    const int64_t kept = mode == OutputMode::kAll ? step
+                         : mode == OutputMode::kEveryN
+                             ? iteration / period * config_.gradient_accumulation +
+                                   step % config_.gradient_accumulation
+                             : 0;
+    out[i] = aside ? spare : slot(i, kept);
+    if (mode == OutputMode::kSum || mode == OutputMode::kEveryN)
+      spare += (program_.outputs[i].bytes() + 63) / 64 * 64;
+  }
+  for (const Copied& c : copied_)
+    std::memcpy(state_.data() + c.offset, copy_of(replica) + c.copy, static_cast<size_t>(c.bytes));
+  run_section(micro_, poll);
+  for (const Copied& c : copied_)
+    std::memcpy(copy_of(replica) + c.copy, state_.data() + c.offset, static_cast<size_t>(c.bytes));
+  times.output = seconds_since(loaded_);
+  for (size_t i = 0; i < outputs.size(); ++i)
+    if (rules_[i].mode == OutputMode::kSum && step > 0)
+      accumulate_output(program_.outputs[i], slot(i, 0), out[i]);
+  if (rng_offset_ >= 0) ++reinterpret_cast<int64_t*>(state_.data() + rng_offset_)[1];
+  times.output_complete = seconds_since(loaded_);
+  times_.push_back(times);
 }
 
 }  // namespace tessera

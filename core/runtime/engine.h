@@ -7,6 +7,7 @@
 #include <sys/types.h>
 
 #include <atomic>
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
@@ -21,12 +22,30 @@ namespace tessera {
 
 enum class OutputMode : uint8_t { kFinal, kAll, kSum, kEveryN };
 
+// Which outputs of a run's micro-batches are returned.
+struct OutputRule {
+  OutputMode mode = OutputMode::kFinal;
+  int64_t period = 1;  // of kEveryN
+};
+
 struct RunConfig {
   int64_t device_iterations = 1;
   int64_t gradient_accumulation = 1;
-  OutputMode output_mode = OutputMode::kFinal;
-  int64_t output_return_period = 1;
+  // Replicas run one after the other and share their weights; what they change in other states is
+  // their own.
+  int64_t replicas = 1;
+  int64_t input_group = 1;         // replicas that read the same inputs,
+  bool orthogonal_groups = false;  // neighbours, or every (replicas / input_group)-th
+  OutputRule output = {};
+  std::vector<OutputRule> outputs = {};  // by output; `output` for those beyond
   int threads = 1;
+
+  int64_t steps() const { return device_iterations * gradient_accumulation; }
+};
+
+// Seconds since the program was loaded, of one micro-batch.
+struct MicroTimes {
+  double input = 0, input_complete = 0, output = 0, output_complete = 0;
 };
 
 // A step that torch runs; the callback works on tensors that alias the program's memory.
@@ -59,6 +78,9 @@ class Engine {
   void interrupt() { stop_.store(true); }
 
   int64_t scratch_bytes() const { return scratch_.bytes(); }
+  // Of the last run, in the order of its micro-batches; empty before it.
+  const std::vector<MicroTimes>& times() const { return times_; }
+  double last_run_seconds() const { return last_run_seconds_; }
 
   // While on, steps run one after another behind barriers and their best times are kept; for
   // reports, not for speed.
@@ -90,6 +112,15 @@ class Engine {
   void place_barriers(const Section& section, Loaded& loaded) const;
   void place_checks(const Section& section, Loaded& loaded) const;
   int team_size() const;
+  // A state that each replica has its own copy of, while the replica is not running.
+  struct Copied {
+    int64_t offset, bytes, copy;
+  };
+  void find_replica_states();
+  const Copied* copied(const StateDesc& state) const;
+  std::byte* copy_of(int64_t replica) const { return copies_.data() + replica * copy_bytes_; }
+  void run_micro(int64_t step, int64_t replica, const std::vector<const void*>& inputs,
+                 const std::vector<void*>& outputs, const std::function<bool()>& poll);
   void run_section(const Loaded& loaded, const std::function<bool()>& poll);
   void run_stretch(const Loaded& loaded, const Stretch& stretch, int threads,
                    const std::function<bool()>& poll);
@@ -98,7 +129,13 @@ class Engine {
 
   Program program_;
   RunConfig config_;
-  Arena arena_, state_, scratch_, sums_;
+  std::vector<OutputRule> rules_;
+  Arena arena_, state_, scratch_, sums_, copies_;
+  std::vector<Copied> copied_;
+  int64_t copy_bytes_ = 0;
+  std::vector<MicroTimes> times_;
+  std::chrono::steady_clock::time_point loaded_ = std::chrono::steady_clock::now();
+  double last_run_seconds_ = 0;
   Loaded micro_, update_;
   std::vector<std::byte*> fixed_bases_, bases_;
   std::vector<HostCallInfo> host_calls_;

@@ -10,6 +10,7 @@
 
 #include "base/env.h"
 #include "codegen/region.h"
+#include "ir/names.h"
 #include "passes/pass.h"
 #include "plan/planner.h"
 
@@ -69,11 +70,14 @@ Session::Session(const std::string& text, const CompileOptions& options,
   std::unique_ptr<Graph> graph, update;
   timed("import", [&] {
     graph = parse_graph(text);
+    for (auto& [name, value] : tessera::tensor_names(*graph)) names_.push_back(std::move(name));
+    add_anchors(*graph, options.anchors);
     verify_graph(*graph);
   });
   report(5);
 
-  PassContext ctx{options.training, options.run.gradient_accumulation, options.mean_reduction};
+  PassContext ctx{options.training, options.run.gradient_accumulation * options.run.replicas,
+                  options.mean_reduction};
   Dumper dumper;
   dumper.write("import", *graph);
   PassRunner runner;

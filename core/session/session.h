@@ -16,6 +16,7 @@ struct CompileOptions {
   bool training = false;
   bool mean_reduction = true;
   RunConfig run;
+  std::vector<std::string> anchors;  // tensors that become outputs, behind those of the graph
 };
 
 struct Constant {
@@ -32,6 +33,8 @@ class Session {
 
   Engine& engine() { return *engine_; }
   const Engine& engine() const { return *engine_; }
+  // Names that `anchors` may hold.
+  const std::vector<std::string>& tensor_names() const { return names_; }
   // JSON: steps, kernels, host calls, bytes, passes.
   std::string summary() const;
 
@@ -42,6 +45,7 @@ class Session {
   };
   std::unique_ptr<Engine> engine_;
   std::vector<Timing> timings_;
+  std::vector<std::string> names_;
   double compile_ms_ = 0;
 };
 

@@ -13,6 +13,7 @@ from poptorch._args import Bound, Signature, Template
 from poptorch._batching import Batching
 from poptorch._errors import Error, createPoptorchError, raise_core_error
 from poptorch._state import DTYPES
+from poptorch.enums import OutputMode
 
 _NARROWED = {torch.int64: torch.int32, torch.float64: torch.float32}
 # With tuples it takes half the time of torch.empty.
@@ -35,12 +36,20 @@ class Executable:
         program: the core's program.
         capture: what was captured.
         batching: how many micro-batches a call holds.
+        rules: which outputs of a call's micro-batches are returned; outputs behind those of the
+            capture are anchors.
         template: the arguments it was compiled for.
         bound: the call that it was compiled with.
     """
 
     def __init__(
-        self, program: Any, capture: Any, batching: Batching, template: Template, bound: Bound
+        self,
+        program: Any,
+        capture: Any,
+        batching: Batching,
+        rules: list[tuple[OutputMode, int]],
+        template: Template,
+        bound: Bound,
     ) -> None:
         self.program = program
         self.template = template
@@ -58,7 +67,9 @@ class Executable:
                 f"internal error: the program has {len(program.inputs)} inputs, the call has "
                 f"{len(tensors)}"
             )
-        self._outputs = self._output_specs(program)
+        #: The anchors of the last call.
+        self.anchored: list[torch.Tensor] = []
+        self._outputs = self._output_specs(program, rules)
         self._finish = self._make_finish(capture)
 
     # Calling -------------------------------------------------------------------------------------
@@ -100,8 +111,6 @@ class Executable:
 
     def call(self, tensors: Any, given: Any) -> Any:
         """Run the program on prepared tensors; what it changes in place goes to ``given``."""
-        if self._batching.shares_inputs:
-            tensors = [self._batching.spread_inputs(t) for t in tensors]
         try:
             outputs = [_empty(shape, order, dtype=dtype) for shape, order, dtype in self._outputs]
         except RuntimeError as exc:
@@ -137,38 +146,39 @@ class Executable:
 
     # Preparing -----------------------------------------------------------------------------------
 
-    def _output_specs(self, program: Any) -> list[tuple[Any, Any, torch.dtype]]:
-        self._micro_shapes = [torch.Size(shape) for _, _, shape in program.outputs]
-        count = self._batching.core_multiplier
+    def _output_specs(
+        self, program: Any, rules: list[tuple[OutputMode, int]]
+    ) -> list[tuple[Any, Any, torch.dtype]]:
         specs = []
-        for (_, dtype, _), shape in zip(program.outputs, self._micro_shapes, strict=True):
-            full = Batching.output_shape(shape, count)
+        for (_, dtype, shape), rule in zip(program.outputs, rules, strict=True):
+            full = Batching.output_shape(torch.Size(shape), self._batching.output_count(*rule))
             strides = torch.empty(full, device="meta").stride()
             specs.append((tuple(full), strides, DTYPES[dtype]))
         return specs
 
     def _make_finish(self, capture: Any) -> Callable[[Any, list[torch.Tensor]], Any]:
         """The function from the core's outputs to the result of the call."""
-        batching, shapes = self._batching, self._micro_shapes
-        count = len(self._outputs) - len(capture.input_writebacks)
+        batching, writebacks = self._batching, capture.input_writebacks
+        captured = len(capture.outputs)
+        count = captured - len(writebacks)
+        anchors = len(self._outputs) > captured
         narrowed = [
             (i, _NARROWED[dtype])
-            for i, (_, _, dtype) in enumerate(self._outputs[:count])
-            if dtype in _NARROWED
+            for i, (_, _, dtype) in enumerate(self._outputs)
+            if dtype in _NARROWED and not count <= i < captured
         ]
-        writebacks = capture.input_writebacks
-        picking = batching.needs_picking
         rebuild = _quick_rebuild(capture, count)
 
         def finish(inputs: Any, outputs: list[torch.Tensor]) -> Any:
-            if writebacks:
-                for position, index in writebacks:
-                    inputs[position].detach().copy_(outputs[index])
-                del outputs[count:]
-            if picking:
-                outputs = [batching.pick(t, s) for t, s in zip(outputs, shapes, strict=False)]
             for index, dtype in narrowed:
                 outputs[index] = outputs[index].to(dtype)
+            if anchors:
+                self.anchored = outputs[captured:]
+                del outputs[captured:]
+            if writebacks:
+                for position, index in writebacks:
+                    inputs[position].detach().copy_(batching.written_back(outputs[index]))
+                del outputs[count:]
             for tensor in outputs:
                 tensor.backward = backward_error
             return rebuild(outputs)

@@ -9,14 +9,6 @@ from poptorch._errors import not_yet
 #: Methods of an executor.
 METHODS = (
     "compileAndExport",
-    "cycleCount",
-    "getAnchoredTensor",
-    "getComputeLatency",
-    "getHostIpuLatency",
-    "getIpuHostLatency",
-    "getLatency",
-    "getPerfCounters",
-    "getTensorNames",
     "loadExecutable",
     "save",
 )

@@ -2,7 +2,6 @@
 """``trainingModel`` and ``inferenceModel``: a module wrapped so that calling it runs its compiled
 program on virtual IPUs."""
 
-import dataclasses
 import json
 import os
 from datetime import timedelta
@@ -17,6 +16,7 @@ from poptorch._errors import Error, createPoptorchError, raise_core_error
 from poptorch._executable import Executable
 from poptorch._hooks import around_capture
 from poptorch._host_calls import bind_host_calls
+from poptorch._inspection import Anchor, Inspection, anchors_of
 from poptorch._logging import logger
 from poptorch._optimizers import AttributeWatch, DeviceOptimizer, optimizer_lines, settings_of
 from poptorch._pending import add_pending_methods
@@ -33,7 +33,7 @@ _NOT_COMPILED = "Model has not been compiled or has been destroyed."
 
 
 @add_pending_methods
-class PoplarExecutor:
+class PoplarExecutor(Inspection):
     """A wrapped model; made by :func:`trainingModel` and :func:`inferenceModel`.
 
     Attributes that it does not define are those of the user's model.
@@ -59,6 +59,7 @@ class PoplarExecutor:
         self._compilation = Compilation(self._options._show_compilation_progress_bar)
         self._executable: Executable | None = None
         self._executable_inputs: Bound | None = None
+        self._anchors: list[Anchor] = []
         self._is_attached = False
         self._rng_words: list[int] | None = None
         self._seed: int | None = None
@@ -169,19 +170,21 @@ class PoplarExecutor:
                 )
             strategy.onEndTracing()
             bar.captured()
-            if captured.input_writebacks:
-                batching = dataclasses.replace(batching, needs_all=True)
+            self._check_buffers(captured, batching)
+            anchors = anchors_of(self._options, batching)
+            rules = _output_rules(captured, batching, anchors)
             parameters = _Parameters(self._model, captured)
             text = self._with_optimizer(captured, parameters)
             blobs = {name: t.contiguous() for name, t in captured.constants.items()}
             constants = {name: (blob.data_ptr(), blob.nbytes) for name, blob in blobs.items()}
             try:
-                program = _core.compile(text, self._core_options(batching), constants, bar.core)
+                options = self._core_options(batching, rules, anchors)
+                program = _core.compile(text, options, constants, bar.core)
             except _core.Error as exc:
                 raise_core_error(exc)
             bind_host_calls(program)
         template = Template(self._signature, given)
-        executable = Executable(program, captured, batching, template, bound)
+        executable = Executable(program, captured, batching, rules, template, bound)
         executable.learn(args, kwargs, self._signature)
         states = {info.name: info.tensor for info in (*captured.params, *captured.buffers)}
         try:
@@ -191,6 +194,7 @@ class PoplarExecutor:
                     program, self._optimizer, settings_of(self._optimizer), parameters.name_of
                 )
             self._executable = executable
+            self._anchors = anchors
             self._executable_inputs = given.replaced(
                 iter([torch.empty_like(t, device="meta") for t in given.tensors()])
             )
@@ -218,7 +222,27 @@ class PoplarExecutor:
             optimizer_lines(self._optimizer, settings, parameters.value_of)
         )
 
-    def _core_options(self, batching: Batching) -> str:
+    def _check_buffers(self, captured: Any, batching: Batching) -> None:
+        """Raise if replicas would change buffers that are meant to be equal on all of them."""
+        if not self._options.broadcast_buffers or batching.replicas == batching.group_size:
+            return
+        exempt = {
+            f"{prefix}.{name}" if prefix else name
+            for prefix, module in self._model.named_modules()
+            if isinstance(module, torch.nn.modules.batchnorm._NormBase)
+            for name, _ in module.named_buffers(recurse=False)
+        }
+        for info in captured.buffers:
+            if info.updated and not exempt.intersection(info.all_names):
+                raise createPoptorchError(
+                    f"PopTorch does not support broadcasting buffers: {info.name} is changed by "
+                    "the model and would differ between replicas. If each replica may keep its own "
+                    "copy, set Options.broadcastBuffers(False)."
+                )
+
+    def _core_options(
+        self, batching: Batching, rules: list[tuple[OutputMode, int]], anchors: list[Anchor]
+    ) -> str:
         reduction = ReductionType.Mean
         if self._training:
             training = self._options.Training
@@ -232,7 +256,8 @@ class PoplarExecutor:
                 )
         return json.dumps(
             {
-                **batching.core_options(reduction),
+                **batching.core_options(reduction, rules),
+                "anchors": [a.name for a in anchors if not a.is_state],
                 "threads": _thread_count(),
                 "seed": self._options.random_seed if self._options.exists("random_seed") else 0,
                 "training": self._training,
@@ -445,6 +470,16 @@ class PoplarExecutor:
 
     def __repr__(self) -> str:
         return repr(self._user_model)
+
+
+def _output_rules(
+    captured: Any, batching: Batching, anchors: list[Anchor]
+) -> list[tuple[OutputMode, int]]:
+    """What is returned of each output: the model's, inputs changed in place, anchors."""
+    rules = [(batching.mode, batching.period)] * len(captured.outputs)
+    for _, index in captured.input_writebacks:
+        rules[index] = (OutputMode.All, 1)
+    return rules + [(a.mode, a.period) for a in anchors if not a.is_state]
 
 
 class _Parameters:

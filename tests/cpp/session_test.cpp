@@ -4,6 +4,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -64,7 +65,7 @@ TEST_CASE("device iterations and accumulation run micro-batches in order") {
   float x[8] = {1, 1, 3, 3, 10, 10, 30, 30};
   auto weights = [&](bool mean) {
     Run run(kScale,
-            {.device_iterations = 2, .gradient_accumulation = 2, .output_mode = OutputMode::kAll},
+            {.device_iterations = 2, .gradient_accumulation = 2, .output = {OutputMode::kAll}},
             mean);
     run.write("w", {0, 0});
     run.write("hyper:0", {1, 0, 0, 0, 0, 0, 0, 0});
@@ -85,7 +86,7 @@ TEST_CASE("device iterations and accumulation run micro-batches in order") {
 TEST_CASE("output modes") {
   float x[8] = {1, 2, 3, 4, 5, 6, 7, 8};
   auto outputs = [&](OutputMode mode, int64_t period, size_t count) {
-    Run run(kScale, {.device_iterations = 4, .output_mode = mode, .output_return_period = period});
+    Run run(kScale, {.device_iterations = 4, .output = {mode, period}});
     run.write("w", {1, 1});
     std::vector<float> y(count);
     run({x}, {y.data()});
@@ -95,6 +96,75 @@ TEST_CASE("output modes") {
   CHECK(outputs(OutputMode::kAll, 1, 8) == std::vector<float>{1, 2, 3, 4, 5, 6, 7, 8});
   CHECK(outputs(OutputMode::kSum, 1, 2) == std::vector<float>{16, 20});
   CHECK(outputs(OutputMode::kEveryN, 2, 4) == std::vector<float>{3, 4, 7, 8});
+}
+
+TEST_CASE("replicas take turns within a step and outputs are kept by replica") {
+  // Slices of x in the order of steps, replicas fastest: replica 0 sees 1, 3, replica 1 sees 2, 4.
+  float x[8] = {1, 1, 2, 2, 3, 3, 4, 4};
+  auto outputs = [&](OutputMode mode, size_t count) {
+    Run run(kScale, {.device_iterations = 2, .replicas = 2, .output = {mode}});
+    run.write("w", {1, 1});
+    std::vector<float> y(count);
+    run({x}, {y.data()});
+    return y;
+  };
+  CHECK(outputs(OutputMode::kFinal, 4) == std::vector<float>{3, 3, 4, 4});
+  CHECK(outputs(OutputMode::kSum, 4) == std::vector<float>{4, 4, 6, 6});
+  CHECK(outputs(OutputMode::kAll, 8) == std::vector<float>{1, 1, 2, 2, 3, 3, 4, 4});
+}
+
+TEST_CASE("groups of replicas read the same inputs") {
+  float x[4] = {1, 1, 2, 2};
+  for (bool orthogonal : {false, true}) {
+    Run run(kScale, {.replicas = 4,
+                     .input_group = 2,
+                     .orthogonal_groups = orthogonal,
+                     .output = {OutputMode::kAll}});
+    run.write("w", {1, 1});
+    std::vector<float> y(8);
+    run({x}, {y.data()});
+    CHECK(y == (orthogonal ? std::vector<float>{1, 1, 2, 2, 1, 1, 2, 2}
+                           : std::vector<float>{1, 1, 1, 1, 2, 2, 2, 2}));
+    CHECK(run.session->engine().times().size() == 4);
+  }
+}
+
+TEST_CASE("replicas have their own copies of the states they change") {
+  Run run(R"(tessera 1
+graph "count" {
+  buffer %0 "total" : f32[]
+  input %1 "x" : f32[]
+  %2 = add(%0, %1) : f32[]
+  output %2
+  update %0 %2
+})",
+          {.device_iterations = 2, .replicas = 2, .output = {OutputMode::kAll}});
+  run.write("total", {100});
+  float x[4] = {1, 2, 3, 4};
+  std::vector<float> y(4);
+  run({x}, {y.data()});
+  CHECK(y == std::vector<float>{101, 102, 104, 106});
+  CHECK(run.read("total", 1)[0] == 104);
+  run.write("total", {0});
+  run({x}, {y.data()});
+  CHECK(y == std::vector<float>{1, 2, 4, 6});
+}
+
+TEST_CASE("anchors are outputs with rules of their own") {
+  CompileOptions o;
+  o.training = true;
+  o.run = {.device_iterations = 2, .outputs = {{OutputMode::kFinal}, {OutputMode::kAll}}};
+  o.anchors = {"Gradient___w"};
+  Session session(kScale, o, {}, nullptr);
+  const auto& names = session.tensor_names();
+  for (const char* name : {"w", "x", "mul:0", "Gradient___w"})
+    CHECK(std::count(names.begin(), names.end(), name) == 1);
+  float x[4] = {1, 2, 3, 4}, y[2], g[4];
+  session.engine().run({x}, {y, g}, nullptr);
+  CHECK(std::equal(g, g + 4, x));
+  o.anchors = {"nothing"};
+  CHECK_THROWS_WITH_AS(Session(kScale, o, {}, nullptr),
+                       doctest::Contains("No tensor with name nothing found"), UserError);
 }
 
 TEST_CASE("a host call sees fixed addresses and its results flow on") {

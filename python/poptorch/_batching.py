@@ -103,7 +103,7 @@ class Batching:
         return text + f" * gradientAccumulation ({self.accumulation}))"
 
     def written_back(self, tensor: torch.Tensor) -> torch.Tensor:
-        """New values of an input from those of all micro-batches, the first replica of each group."""
+        """New values of an input from all micro-batches: those of a group's first replica."""
         if self.group_size == 1:
             return tensor
         groups = self.replicas // self.group_size

@@ -23,6 +23,7 @@ os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPAT
 import torch  # noqa: E402
 
 from bench.cases import (  # noqa: E402
+    calls,
     cnn,
     first_call,
     memory,
@@ -52,6 +53,7 @@ CASES = [
     *transformers.CASES,
     *recurrent.CASES,
     *pointwise.CASES,
+    *calls.CASES,
     *first_call.CASES,
     *memory.CASES,
 ]

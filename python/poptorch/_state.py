@@ -259,6 +259,11 @@ def wrap_module(module: torch.nn.Module, executor: Any) -> None:
             """Destroy the executor that this module is wrapped in."""
             executor.destroy()
 
+        def __copy__(self) -> Any:
+            result = type(self).__new__(type(self))
+            result.__dict__.update(self.__dict__)
+            return result
+
         def __reduce_ex__(self, proto: Any) -> Any:
             refresh()
             reduced = super().__reduce_ex__(proto)

@@ -471,6 +471,14 @@ class PoplarExecutor(Inspection):
     def __repr__(self) -> str:
         return repr(self._user_model)
 
+    def __reduce__(self) -> Any:
+        """In another process it is a wrapper that has not been compiled, with these weights."""
+        rng_state = self.rng_state if self._executable is not None else self._rng_words
+        return (
+            _restored,
+            (self._user_model, self._options, self._training, self._optimizer, rng_state),
+        )
+
 
 def _output_rules(
     captured: Any, batching: Batching, anchors: list[Anchor]
@@ -480,6 +488,22 @@ def _output_rules(
     for _, index in captured.input_writebacks:
         rules[index] = (OutputMode.All, 1)
     return rules + [(a.mode, a.period) for a in anchors if not a.is_state]
+
+
+def _restored(
+    model: torch.nn.Module,
+    options: Options,
+    training: bool,
+    optimizer: Any,
+    rng_state: list[int] | None,
+) -> PoplarExecutor:
+    """An executor from a pickle."""
+    if training:
+        executor = trainingModel(model, options, optimizer)
+    else:
+        executor = inferenceModel(model, options)
+    executor._rng_words = rng_state
+    return executor
 
 
 class _Parameters:

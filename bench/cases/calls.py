@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a call costs besides its work: a model of one addition of 8 elements; and what replicas cost
+besides the first one."""
+
+import json
+
+import torch
+from torch import nn
+
+from bench.cases.resnet import SGD
+from bench.harness import EAGER, OURS, figure, timed
+from bench.models import WithLoss
+
+ROUNDS, CALLS, ITERATIONS = 50, 400, 512
+MICRO = 1e6
+
+
+class Add(nn.Module):
+    """One addition, and a loss when training."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(8))
+
+    def forward(self, x):
+        y = x + self.weight
+        if not self.training:
+            return y
+        import poptorch
+
+        return poptorch.identity_loss(y, "sum")
+
+
+def executor_of(training, iterations=1, replicas=1, model=None, optimizer=None):
+    import poptorch
+
+    options = poptorch.Options().showCompilationProgressBar(False)
+    options.deviceIterations(iterations).replicationFactor(replicas)
+    options.outputMode(poptorch.OutputMode.Final)
+    model = Add().train(training) if model is None else model
+    if not training:
+        return poptorch.inferenceModel(model, options)
+    optimizer = optimizer or torch.optim.SGD(model.parameters(), lr=0.1)
+    return poptorch.trainingModel(model, options, optimizer)
+
+
+def best(step, calls=CALLS):
+    step()
+    return min(timed(step, calls) for _ in range(ROUNDS))
+
+
+def call_costs(ctx, training):
+    x = torch.zeros(8)
+    executor, model = executor_of(training), Add().train(training)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def eager():
+        if not training:
+            with torch.no_grad():
+                return model(x)
+        optimizer.zero_grad(set_to_none=True)
+        model(x).backward()
+        return optimizer.step()
+
+    steps = {OURS: lambda: executor(x), EAGER: eager}
+    return {peer: best(steps[peer]) * MICRO for peer in ctx.peers if peer in steps}
+
+
+@figure("call of a model of one addition, inference", "us", at_most=25)
+def call_inference(ctx):
+    return call_costs(ctx, training=False)
+
+
+@figure("call of a model of one addition, training", "us", at_most=40)
+def call_training(ctx):
+    return call_costs(ctx, training=True)
+
+
+@figure("one more device iteration in a call, training", "us", at_most=3)
+def iteration_training(ctx):
+    if OURS not in ctx.peers:
+        return {}
+    times = []
+    for iterations in (1, 1 + ITERATIONS):
+        executor, x = executor_of(True, iterations), torch.zeros(8 * iterations)
+        times.append(best(lambda run=executor, x=x: run(x), 20))
+    return {OURS: (times[1] - times[0]) / ITERATIONS * MICRO}
+
+
+def memory_of(replicas):
+    """Bytes of states and of everything else, for an MLP."""
+    torch.manual_seed(0)
+    model = WithLoss(nn.Sequential(nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10)))
+    executor = executor_of(True, 1, replicas, model.train(), SGD(model.parameters()))
+    executor(torch.randn(64 * replicas, 512), torch.randint(0, 10, (64 * replicas,)))
+    report = json.loads(executor._executable.program.summary())
+    work = report["arena_bytes"] + report["scratch_bytes"] + report["output_bytes"] * replicas
+    return report["state_bytes"], work
+
+
+@figure("memory of 8 replicas by (states + 8 x the rest)", "x", at_most=1.15)
+def replica_memory(ctx):
+    if OURS not in ctx.peers:
+        return {}
+    (states, work), eight = memory_of(1), memory_of(8)
+    return {OURS: sum(eight) / (states + 8 * work)}
+
+
+CASES = [call_inference, call_training, iteration_training, replica_memory]

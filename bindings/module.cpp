@@ -42,6 +42,9 @@ CompileOptions read_options(const std::string& text) {
   o.run.replicas = get("replicas", int64_t{1});
   o.run.input_group = get("input_group", int64_t{1});
   o.run.orthogonal_groups = get("orthogonal_groups", false);
+  using Grouped = std::tuple<std::string, int64_t, bool>;
+  for (const auto& [name, size, orthogonal] : get("grouped", std::vector<Grouped>()))
+    o.run.grouped.push_back({name, size, orthogonal});
   o.run.threads = get("threads", 1);
   o.run.output = {output_mode(get("output_mode", std::string("final"))),
                   get("output_return_period", int64_t{1})};
@@ -195,7 +198,12 @@ NB_MODULE(_core, m) {
       .def_prop_ro("outputs",
                    [](PyProgram& p) { return ports(p.session().engine().program().outputs); })
       .def_prop_ro("states",
-                   [](PyProgram& p) { return ports(p.session().engine().program().states); })
+                   [](PyProgram& p) {
+                     const Engine& e = p.session().engine();
+                     std::vector<StateDesc> states = e.program().states;
+                     for (StateDesc& s : states) s.shape = e.state_shape(s);
+                     return ports(states);
+                   })
       .def("write_state",
            [](PyProgram& p, const std::string& name, uint64_t address, int64_t bytes) {
              p.session().engine().write_state(name, pointer<const void>(address), bytes);

@@ -158,31 +158,8 @@ Engine::Engine(Program program, RunConfig config)
     if (rules_[i].mode == OutputMode::kSum || rules_[i].mode == OutputMode::kEveryN)
       aside += (program_.outputs[i].bytes() + 63) / 64 * 64;
   if (aside > 0) sums_ = Arena(aside);
-  if (config_.replicas > 1) find_replica_states();
+  replicas_ = ReplicaStates(program_, config_, state_.data());
   times_.reserve(static_cast<size_t>(config_.steps() * config_.replicas));
-}
-
-// Weights change in the update, gradients are added up over replicas, and random numbers go on from
-// one replica to the next; whatever else a micro-batch changes belongs to its replica.
-void Engine::find_replica_states() {
-  for (const StateDesc& s : program_.states) {
-    if (s.name == "rng" || s.name.starts_with("accum:")) continue;
-    const int64_t bytes = product(s.shape) * size_of(s.dtype);
-    bool changed = false;
-    for (const StepDesc& step : program_.micro.steps)
-      for (const TensorRef& t : step.outputs)
-        changed |= t.region == kStateRegion && t.offset >= s.offset && t.offset < s.offset + bytes;
-    if (!changed) continue;
-    copied_.push_back({s.offset, bytes, copy_bytes_});
-    copy_bytes_ += (bytes + 63) / 64 * 64;
-  }
-  if (copy_bytes_ > 0) copies_ = Arena(config_.replicas * copy_bytes_);
-}
-
-const Engine::Copied* Engine::copied(const StateDesc& state) const {
-  for (const Copied& c : copied_)
-    if (c.offset == state.offset) return &c;
-  return nullptr;
 }
 
 Engine::~Engine() = default;
@@ -290,22 +267,18 @@ const StateDesc& Engine::find_state(const std::string& name) const {
 
 void Engine::write_state(const std::string& name, const void* from, int64_t bytes) {
   const StateDesc& s = find_state(name);
-  int64_t need = product(s.shape) * size_of(s.dtype);
+  const int64_t need = product(state_shape(s)) * size_of(s.dtype);
   user_check(bytes == need, "[state] \"{}\" has {} bytes, {} were given", name, need, bytes);
-  std::memcpy(state_.data() + s.offset, from, static_cast<size_t>(bytes));
-  if (const Copied* c = copied(s))
-    for (int64_t r = 0; r < config_.replicas; ++r)
-      std::memcpy(copy_of(r) + c->copy, from, static_cast<size_t>(bytes));
+  replicas_.write(s, static_cast<const std::byte*>(from));
   for (Loaded* l : {&micro_, &update_})
     for (Step& step : l->steps) step.kernel->state_written();
 }
 
 void Engine::read_state(const std::string& name, void* to, int64_t bytes) const {
   const StateDesc& s = find_state(name);
-  int64_t need = product(s.shape) * size_of(s.dtype);
+  const int64_t need = product(state_shape(s)) * size_of(s.dtype);
   user_check(bytes == need, "[state] \"{}\" has {} bytes, {} were asked", name, need, bytes);
-  const Copied* c = copied(s);  // of which the first replica's is read
-  std::memcpy(to, c ? copy_of(0) + c->copy : state_.data() + s.offset, static_cast<size_t>(bytes));
+  replicas_.read(s, static_cast<std::byte*>(to));
 }
 
 void Engine::run_stretch(const Loaded& loaded, const Stretch& stretch, int threads,
@@ -414,7 +387,7 @@ void Engine::run(const std::vector<const void*>& inputs, const std::vector<void*
   for (int64_t step = 0; step < config_.steps(); ++step) {
     for (int64_t r = 0; r < config_.replicas; ++r) run_micro(step, r, inputs, outputs, poll);
     const bool last = (step + 1) % config_.gradient_accumulation == 0;
-    if (last && !update_.steps.empty()) run_section(update_, poll);
+    if (last && !update_.steps.empty()) replicas_.update([&] { run_section(update_, poll); });
   }
   last_run_seconds_ = seconds_since(start);
 }
@@ -451,11 +424,9 @@ void Engine::run_micro(int64_t step, int64_t replica, const std::vector<const vo
     if (mode == OutputMode::kSum || mode == OutputMode::kEveryN)
       spare += (program_.outputs[i].bytes() + 63) / 64 * 64;
   }
-  for (const Copied& c : copied_)
-    std::memcpy(state_.data() + c.offset, copy_of(replica) + c.copy, static_cast<size_t>(c.bytes));
+  replicas_.enter(replica);
   run_section(micro_, poll);
-  for (const Copied& c : copied_)
-    std::memcpy(copy_of(replica) + c.copy, state_.data() + c.offset, static_cast<size_t>(c.bytes));
+  replicas_.leave(replica);
   times.output = seconds_since(loaded_);
   for (size_t i = 0; i < outputs.size(); ++i)
     if (rules_[i].mode == OutputMode::kSum && step > 0)

@@ -17,31 +17,10 @@
 #include "ops/run_error.h"
 #include "plan/program.h"
 #include "runtime/barrier.h"
+#include "runtime/replica_states.h"
+#include "runtime/run_config.h"
 
 namespace tessera {
-
-enum class OutputMode : uint8_t { kFinal, kAll, kSum, kEveryN };
-
-// Which outputs of a run's micro-batches are returned.
-struct OutputRule {
-  OutputMode mode = OutputMode::kFinal;
-  int64_t period = 1;  // of kEveryN
-};
-
-struct RunConfig {
-  int64_t device_iterations = 1;
-  int64_t gradient_accumulation = 1;
-  // Replicas run one after the other and share their weights; what they change in other states is
-  // their own.
-  int64_t replicas = 1;
-  int64_t input_group = 1;         // replicas that read the same inputs,
-  bool orthogonal_groups = false;  // neighbours, or every (replicas / input_group)-th
-  OutputRule output = {};
-  std::vector<OutputRule> outputs = {};  // by output; `output` for those beyond
-  int threads = 1;
-
-  int64_t steps() const { return device_iterations * gradient_accumulation; }
-};
 
 // Seconds since the program was loaded, of one micro-batch.
 struct MicroTimes {
@@ -62,6 +41,8 @@ class Engine {
   const Program& program() const { return program_; }
   const RunConfig& config() const { return config_; }
 
+  // Shape of a state on the host: with the number of its groups in front, if it has some.
+  Dims state_shape(const StateDesc& state) const { return replicas_.host_shape(state); }
   void write_state(const std::string& name, const void* from, int64_t bytes);
   void read_state(const std::string& name, void* to, int64_t bytes) const;
 
@@ -112,13 +93,6 @@ class Engine {
   void place_barriers(const Section& section, Loaded& loaded) const;
   void place_checks(const Section& section, Loaded& loaded) const;
   int team_size() const;
-  // A state that each replica has its own copy of, while the replica is not running.
-  struct Copied {
-    int64_t offset, bytes, copy;
-  };
-  void find_replica_states();
-  const Copied* copied(const StateDesc& state) const;
-  std::byte* copy_of(int64_t replica) const { return copies_.data() + replica * copy_bytes_; }
   void run_micro(int64_t step, int64_t replica, const std::vector<const void*>& inputs,
                  const std::vector<void*>& outputs, const std::function<bool()>& poll);
   void run_section(const Loaded& loaded, const std::function<bool()>& poll);
@@ -130,9 +104,8 @@ class Engine {
   Program program_;
   RunConfig config_;
   std::vector<OutputRule> rules_;
-  Arena arena_, state_, scratch_, sums_, copies_;
-  std::vector<Copied> copied_;
-  int64_t copy_bytes_ = 0;
+  Arena arena_, state_, scratch_, sums_;
+  ReplicaStates replicas_;
   std::vector<MicroTimes> times_;
   std::chrono::steady_clock::time_point loaded_ = std::chrono::steady_clock::now();
   double last_run_seconds_ = 0;

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/replica_states.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+namespace tessera {
+namespace {
+
+int64_t bytes_of(const StateDesc& s) {
+  return product(s.shape) * size_of(s.dtype);
+}
+
+int64_t rounded(int64_t bytes) {
+  return (bytes + 63) / 64 * 64;
+}
+
+void copy_bytes(std::byte* to, const std::byte* from, int64_t bytes) {
+  std::memcpy(to, from, static_cast<size_t>(bytes));
+}
+
+bool writes(const Section& section, const StateDesc& s) {
+  for (const StepDesc& step : section.steps)
+    for (const TensorRef& t : step.outputs)
+      if (t.region == kStateRegion && t.offset >= s.offset && t.offset < s.offset + bytes_of(s))
+        return true;
+  return false;
+}
+
+// Gradients and optimizer states are named "<what>:<parameter>"; those of the model have no colon.
+bool belongs_to(const std::string& state, const std::string& param) {
+  return state == param || state.ends_with(":" + param);
+}
+bool is_of_the_model(const std::string& state) {
+  return state.find(':') == std::string::npos && state != "rng";
+}
+
+}  // namespace
+
+ReplicaStates::ReplicaStates(const Program& program, const RunConfig& config, std::byte* state)
+    : state_(state), replicas_(config.replicas) {
+  if (replicas_ <= 1) return;
+  int64_t at = 0, saved = 0;
+  for (const StateDesc& s : program.states) {
+    const bool in_micro = writes(program.micro, s);
+    Copied c{s.offset, bytes_of(s), at, replicas_, 1, false, false, true};
+    auto it = std::find_if(config.grouped.begin(), config.grouped.end(),
+                           [&](const GroupedParam& p) { return belongs_to(s.name, p.name); });
+    if (it != config.grouped.end()) {
+      c.group_size = it->group_size;
+      c.groups = replicas_ / c.group_size;
+      c.orthogonal = it->orthogonal;
+      c.hosted = true;
+      c.in_micro = in_micro || s.name == it->name;
+      rounds_ = std::max(rounds_, c.groups);
+    } else if (!in_micro || !is_of_the_model(s.name)) {
+      if (!writes(program.update, s)) continue;
+      shared_.push_back({s.offset, c.bytes, saved});
+      saved += rounded(c.bytes);
+      continue;
+    }
+    copied_.push_back(c);
+    at += rounded(c.groups * c.bytes);
+  }
+  if (at > 0) copies_ = Arena(at);
+  if (rounds_ > 1 && saved > 0) saved_ = Arena(saved);
+}
+
+const ReplicaStates::Copied* ReplicaStates::find(const StateDesc& state) const {
+  for (const Copied& c : copied_)
+    if (c.offset == state.offset) return &c;
+  return nullptr;
+}
+
+Dims ReplicaStates::host_shape(const StateDesc& state) const {
+  Dims shape = state.shape;
+  if (const Copied* c = find(state); c && c->hosted) shape.insert(shape.begin(), c->groups);
+  return shape;
+}
+
+void ReplicaStates::write(const StateDesc& state, const std::byte* from) {
+  copy_bytes(state_ + state.offset, from, bytes_of(state));
+  const Copied* c = find(state);
+  for (int64_t g = 0; c && g < c->groups; ++g)
+    copy_bytes(copy_of(*c, g), c->hosted ? from + g * c->bytes : from, c->bytes);
+}
+
+void ReplicaStates::read(const StateDesc& state, std::byte* to) const {
+  const Copied* c = find(state);
+  if (c)
+    copy_bytes(to, copy_of(*c, 0), c->hosted ? c->groups * c->bytes : c->bytes);
+  else
+    copy_bytes(to, state_ + state.offset, bytes_of(state));
+}
+
+void ReplicaStates::fetch(const Copied& c, int64_t group) {
+  copy_bytes(state_ + c.offset, copy_of(c, group), c.bytes);
+}
+
+void ReplicaStates::store(const Copied& c, int64_t group) {
+  copy_bytes(copy_of(c, group), state_ + c.offset, c.bytes);
+}
+
+int64_t ReplicaStates::group_in(const Copied& c, int64_t replica) const {
+  return replica_group(replica, replicas_, c.group_size, c.orthogonal);
+}
+
+void ReplicaStates::enter(int64_t replica) {
+  for (const Copied& c : copied_)
+    if (c.in_micro) fetch(c, group_in(c, replica));
+}
+
+void ReplicaStates::leave(int64_t replica) {
+  for (const Copied& c : copied_)
+    if (c.in_micro) store(c, group_in(c, replica));
+}
+
+void ReplicaStates::update(const std::function<void()>& run) {
+  for (int64_t round = rounds_ - 1; round >= 0; --round) {
+    if (round > 0)
+      for (const Shared& s : shared_)
+        copy_bytes(saved_.data() + s.saved, state_ + s.offset, s.bytes);
+    for (const Copied& c : copied_)
+      if (c.hosted && round < c.groups) fetch(c, round);
+    run();
+    for (const Copied& c : copied_)
+      if (c.hosted && round < c.groups) store(c, round);
+    if (round > 0)
+      for (const Shared& s : shared_)
+        copy_bytes(state_ + s.offset, saved_.data() + s.saved, s.bytes);
+  }
+}
+
+}  // namespace tessera

@@ -21,6 +21,13 @@ from poptorch._logging import logger
 from poptorch._optimizers import AttributeWatch, DeviceOptimizer, optimizer_lines, settings_of
 from poptorch._pending import add_pending_methods
 from poptorch._progress import Compilation
+from poptorch._replica_groups import (
+    Grouping,
+    ParameterProxy,
+    group_sizes,
+    one_group,
+    warn_if_unused,
+)
 from poptorch._version import __version__
 from poptorch.capture import capture
 from poptorch.enums import ConnectionType, MeanReductionStrategy, OutputMode, ReductionType
@@ -60,6 +67,7 @@ class PoplarExecutor(Inspection):
         self._executable: Executable | None = None
         self._executable_inputs: Bound | None = None
         self._anchors: list[Anchor] = []
+        self._groupings: dict[str, Grouping] = {}
         self._is_attached = False
         self._rng_words: list[int] | None = None
         self._seed: int | None = None
@@ -159,7 +167,12 @@ class PoplarExecutor(Inspection):
                 sync.refresh()
             strategy = self._options._execution_strategy
             strategy.onStartTracing()
-            with around_capture(), _state.plain_tensors(self._model):
+            groups = group_sizes(self._groupings, self._model, batching.replicas)
+            with (
+                around_capture(),
+                _state.plain_tensors(self._model),
+                one_group(self._model, groups) as standins,
+            ):
                 captured = capture(
                     self._model,
                     micro.args,
@@ -170,6 +183,10 @@ class PoplarExecutor(Inspection):
                 )
             strategy.onEndTracing()
             bar.captured()
+            for info in captured.params:
+                if id(info.tensor) in standins:
+                    info.tensor = standins[id(info.tensor)][1]
+            warn_if_unused(self._groupings, captured)
             self._check_buffers(captured, batching)
             anchors = anchors_of(self._options, batching)
             rules = _output_rules(captured, batching, anchors)
@@ -178,7 +195,7 @@ class PoplarExecutor(Inspection):
             blobs = {name: t.contiguous() for name, t in captured.constants.items()}
             constants = {name: (blob.data_ptr(), blob.nbytes) for name, blob in blobs.items()}
             try:
-                options = self._core_options(batching, rules, anchors)
+                options = self._core_options(batching, rules, anchors, groups)
                 program = _core.compile(text, options, constants, bar.core)
             except _core.Error as exc:
                 raise_core_error(exc)
@@ -241,7 +258,11 @@ class PoplarExecutor(Inspection):
                 )
 
     def _core_options(
-        self, batching: Batching, rules: list[tuple[OutputMode, int]], anchors: list[Anchor]
+        self,
+        batching: Batching,
+        rules: list[tuple[OutputMode, int]],
+        anchors: list[Anchor],
+        groups: dict[str, tuple[int, bool]],
     ) -> str:
         reduction = ReductionType.Mean
         if self._training:
@@ -257,6 +278,7 @@ class PoplarExecutor(Inspection):
         return json.dumps(
             {
                 **batching.core_options(reduction, rules),
+                "grouped": [(name, *group) for name, group in groups.items()],
                 "anchors": [a.name for a in anchors if not a.is_state],
                 "threads": _thread_count(),
                 "seed": self._options.random_seed if self._options.exists("random_seed") else 0,
@@ -466,6 +488,8 @@ class PoplarExecutor(Inspection):
         model = self.__dict__.get("_user_model")
         if model is None:
             raise AttributeError(attribute)
+        if attribute in model._parameters and model._parameters[attribute] is not None:
+            return ParameterProxy(self, attribute, model._parameters[attribute])
         return getattr(model, attribute)
 
     def __repr__(self) -> str:

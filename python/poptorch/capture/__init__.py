@@ -135,7 +135,7 @@ def identity_loss(x, reduction):
     return mark(x, reduction)
 
 
-def capture(model, args, kwargs, *, training, native_ops, name):
+def capture(model, args, kwargs, *, training, native_ops, name, loss_scaling=False):
     """Captures one call `model(*args, **kwargs)` as text IR; returns a Capture.
 
     Args:
@@ -145,6 +145,7 @@ def capture(model, args, kwargs, *, training, native_ops, name):
         training: whether to differentiate the loss that the model computes.
         native_ops: names of the rows that the core has.
         name: name of the graph.
+        loss_scaling: backward starts with the state "loss:scale" instead of 1.
     """
     from .emit import emit
     from .trace import trace_model
@@ -152,7 +153,7 @@ def capture(model, args, kwargs, *, training, native_ops, name):
     native_ops = frozenset(native_ops)
     with _lock:
         traced = trace_model(model, args, kwargs, training=training, native_ops=native_ops)
-        emitted = emit(traced, native_ops, name)
+        emitted = emit(traced, native_ops, name, loss_scaling)
     return _result(traced, emitted)
 
 

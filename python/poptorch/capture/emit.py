@@ -367,10 +367,12 @@ def _where(node):
     return ("", 0) if tag is None else (tag.file, tag.line)
 
 
-def emit(traced, native_ops, name):
+def emit(traced, native_ops, name, loss_scaling):
     """Writes the text of a Traced graph; returns an Emitted."""
     e = _Emitter(traced, native_ops)
     w = e.w
+    if loss_scaling:
+        w.loss_scale = w.source("buffer", "loss:scale", torch.float32, ())
     placeholders = [n for n in e.graph.nodes if n.op == "placeholder"]
     sources, slot_values = [], []
     for node, slot in zip(placeholders, traced.slots, strict=False):

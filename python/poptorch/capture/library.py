@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ops of our own in a captured graph: the loss mark, whole attention, circular padding, CTC with
-static shapes.
+"""Ops of our own in a captured graph: the loss mark and where its gradient starts, whole attention,
+circular padding, CTC with static shapes.
 
 They have fake versions for capture; those that may end as a host call have a CPU version too.
 """
@@ -9,6 +9,7 @@ import torch
 
 _lib = torch.library.Library("tessera", "DEF")
 _lib.define("mark_loss(Tensor x) -> Tensor")
+_lib.define("loss_seed(Tensor loss) -> Tensor")
 _lib.define(
     "sdpa(Tensor q, Tensor k, Tensor v, Tensor? mask, int stream, float dropout_p, bool is_causal, "
     "float scale) -> (Tensor, Tensor)"
@@ -34,6 +35,7 @@ ops = torch.ops.tessera
 aten = torch.ops.aten
 
 
+@torch.library.register_fake("tessera::loss_seed", lib=_lib)
 @torch.library.register_fake("tessera::mark_loss", lib=_lib)
 def _(x):
     return torch.empty_like(x, memory_format=torch.contiguous_format)

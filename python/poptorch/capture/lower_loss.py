@@ -26,6 +26,14 @@ def _elements(x, target):
     return max(count(x.shape), count(target.shape), 1)
 
 
+@lower("tessera::loss_seed")
+def _(w, n, loss):
+    """Where backward starts: 1, or the loss scaling if the program has one."""
+    if w.loss_scale is None:
+        return w.full(1.0, loss.dtype, loss.shape)
+    return w.expand(w.cast(w.loss_scale, loss.dtype), loss.shape)
+
+
 @lower("mse_loss")
 def _(w, n, x, target, reduction):
     return _reduced(w, (x - target).square(), reduction)

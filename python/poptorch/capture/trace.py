@@ -17,7 +17,7 @@ import torch
 from poptorch._logging import logger
 
 from . import _torch_private as private
-from . import constants, errors, mutations, placement, state, structure
+from . import constants, errors, library, mutations, placement, state, structure
 from .decompositions import trace_table
 from .intercept import Interceptor
 
@@ -418,7 +418,10 @@ def _differentiate(session, loss, slots):
     try:
         with torch.enable_grad():
             return torch.autograd.grad(
-                loss, [s.fake for s in slots], torch.ones_like(loss), allow_unused=True
+                loss,
+                [s.fake for s in slots],
+                library.ops.loss_seed(loss.detach()),
+                allow_unused=True,
             )
     except Exception as error:
         _note(error)

@@ -216,6 +216,8 @@ class Writer:
         self.permutes = {}  # permuted Value -> (what it is a view of, the order of its dims)
         self.flips = {}  # flipped Value -> (what it is made from, set of dims)
         self._rng = None
+        #: The state that backward starts with, if the gradients are to be scaled.
+        self.loss_scale = None
 
     # Sources
 
@@ -381,8 +383,8 @@ class Writer:
         needed |= {id(s) for s, _ in updates + grads}
         used = [s for s in sources if s.kind == "input" or id(s) in needed]
         used += [c for c in self.constants.values() if id(c) in needed]
-        if self._rng is not None and id(self._rng) in needed:
-            used.append(self._rng)
+        own = (s for s in (self._rng, self.loss_scale) if s is not None)
+        used += [s for s in own if id(s) in needed]
         rank = {"param": 0, "buffer": 1, "const": 2, "input": 3}
         used.sort(key=lambda s: rank[s.kind])
         head = ["tessera 1", f"graph {quote(name)} {{"]

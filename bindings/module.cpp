@@ -37,6 +37,7 @@ CompileOptions read_options(const std::string& text) {
   CompileOptions o;
   o.training = get("training", false);
   o.mean_reduction = get("reduction", std::string("mean")) == "mean";
+  o.running_mean = get("running_mean", false);
   o.run.device_iterations = get("device_iterations", int64_t{1});
   o.run.gradient_accumulation = get("gradient_accumulation", int64_t{1});
   o.run.replicas = get("replicas", int64_t{1});

@@ -68,9 +68,10 @@ struct StateUpdate {
   ValueId value;
 };
 
-// One parameter group of the optimizer; hyper-parameters are read from the state "hyper.<group>".
+// One parameter group of the optimizer. A flag is a switch, or the slot of a value in the state
+// "hyper:<group>".
 struct OptimizerGroup {
-  std::string kind;  // sgd, adam, adamw, rmsprop, lamb
+  std::string kind;  // a row of passes/optimizer_rules.cpp
   int group = 0;
   std::vector<ValueId> params;
   std::unordered_map<std::string, double> flags;

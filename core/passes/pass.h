@@ -16,6 +16,7 @@ struct PassContext {
   bool training = false;
   int64_t gradient_accumulation = 1;
   bool mean_reduction = true;  // gradients are averaged over accumulated micro-batches, else summed
+  bool running_mean = false;   // and the accumulator is their mean at any time
 };
 
 using PassFn = bool (*)(Graph&, const PassContext&);

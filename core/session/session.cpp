@@ -77,7 +77,7 @@ Session::Session(const std::string& text, const CompileOptions& options,
   report(5);
 
   PassContext ctx{options.training, options.run.gradient_accumulation * options.run.replicas,
-                  options.mean_reduction};
+                  options.mean_reduction, options.running_mean};
   Dumper dumper;
   dumper.write("import", *graph);
   PassRunner runner;

@@ -15,6 +15,7 @@ namespace tessera {
 struct CompileOptions {
   bool training = false;
   bool mean_reduction = true;
+  bool running_mean = false;
   RunConfig run;
   std::vector<std::string> anchors;  // tensors that become outputs, behind those of the graph
 };

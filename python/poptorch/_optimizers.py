@@ -1,218 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From optimizer objects to the compiled program: one row per algorithm says which lines it adds to
-the graph, which values it reads while running, and what its state is called."""
+"""The optimizer of a compiled program: its lines in the graph, the values it reads while running,
+its state, and the warnings about what changes on the object."""
 
-import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from poptorch import optim
-from poptorch._errors import Error, not_yet
+from poptorch._errors import Error
 from poptorch._logging import logger
+from poptorch._optimizer_table import Settings, initial_states
 from poptorch._state import read_state, write_state
 
-HYPER_SLOTS = 8
-
-
-@dataclass(frozen=True)
-class Algorithm:
-    """A row: the core's name, its run-time values in the order of their slots, its switches."""
-
-    name: str
-    torch_class: type
-    poptorch_class: type
-    slots: tuple[str, ...]
-    #: Value -> whether the part of the update that needs it is there at all.
-    switches: tuple[str, ...]
-    #: Core's prefix of a state tensor -> the API's.
-    states: dict[str, str]
-    #: For torch's own classes: the values that are constants as long as they equal these.
-    constants: dict[str, float]
-    in_core: bool = True
-
-
-_LOSS_SCALING = {"loss_scaling": 1.0}
-
-ALGORITHMS = (
-    # AdamW before Adam: torch derives one from the other.
-    Algorithm(
-        "adamw",
-        torch.optim.AdamW,
-        optim.AdamW,
-        ("lr", "beta1", "beta2", "eps", "weight_decay", "loss_scaling"),
-        ("weight_decay",),
-        {"exp_avg": "Accl1___", "exp_avg_sq": "Accl2___", "max_exp_avg_sq": "Accl3___"},
-        {"weight_decay": 0.01, "eps": 1e-8, **_LOSS_SCALING},
-    ),
-    Algorithm(
-        "adam",
-        torch.optim.Adam,
-        optim.Adam,
-        ("lr", "beta1", "beta2", "eps", "weight_decay", "loss_scaling"),
-        ("weight_decay",),
-        {"exp_avg": "Accl1___", "exp_avg_sq": "Accl2___", "max_exp_avg_sq": "Accl3___"},
-        {"weight_decay": 0.0, "eps": 1e-8, **_LOSS_SCALING},
-    ),
-    Algorithm(
-        "sgd",
-        torch.optim.SGD,
-        optim.SGD,
-        ("lr", "momentum", "dampening", "weight_decay", "loss_scaling", "velocity_scaling"),
-        ("momentum", "dampening", "weight_decay"),
-        {"momentum": "Accl___"},
-        {"weight_decay": 0.0, "momentum": 0.0, "dampening": 0.0, **_LOSS_SCALING},
-    ),
-    Algorithm(
-        "rmsprop",
-        torch.optim.RMSprop,
-        optim.RMSprop,
-        ("lr", "alpha", "eps", "weight_decay", "momentum", "loss_scaling"),
-        ("weight_decay", "momentum"),
-        {"square_avg": "Accl1___", "momentum": "Accl2___", "grad_avg": "Accl3___"},
-        {"weight_decay": 0.0, "momentum": 0.0, "eps": 1e-8, **_LOSS_SCALING},
-    ),
-    Algorithm(
-        "lamb",
-        optim.LAMB,
-        optim.LAMB,
-        ("lr", "beta1", "beta2", "eps", "weight_decay", "loss_scaling"),
-        ("weight_decay",),
-        {"exp_avg": "Accl1___", "exp_avg_sq": "Accl2___"},
-        {"weight_decay": 0.01, "eps": 1e-8, **_LOSS_SCALING},
-        in_core=False,
-    ),
-)
-
-_ALWAYS_CONSTANT = ("alpha", "beta1", "beta2", "velocity_scaling")
+LOSS_SCALE = "loss:scale"
 # Entries of a group that torch itself has for every optimizer; anything else is reported.
 _IGNORED_IN_GROUPS = frozenset(
-    ("params", "foreach", "fused", "capturable", "differentiable", "maximize", "velocity_scaling")
+    ("params", "foreach", "fused", "capturable", "differentiable", "maximize")
+    + ("velocity_scaling", "max_weight_norm")
 )
 _IPU_PARAM_NAMES = {
     "lr": "learningRate",
     "weight_decay": "weightDecay",
     "velocity_scaling": "velocityScaling",
+    "max_weight_norm": "maxWeightNorm",
 }
-
-
-def algorithm_of(optimizer: Any) -> Algorithm:
-    """The row of an optimizer, by its class."""
-    row = next((row for row in ALGORITHMS if isinstance(optimizer, row.torch_class)), None)
-    assert row is not None, (
-        f"Unsupported optimizer type: {type(optimizer)}. "
-        "Use SGD, Adam, AdamW or RMSprop of torch.optim, or one of poptorch.optim."
-    )
-    if type(optimizer) not in (row.torch_class, row.poptorch_class):
-        logger.warning(
-            "%s is a subclass of %s: it is unlikely to behave as intended, because its step() "
-            "method never runs.",
-            type(optimizer),
-            row.torch_class.__name__,
-        )
-    return row
-
-
-@dataclass(frozen=True)
-class Value:
-    """A value of an optimizer, and whether it is fixed once the program is compiled."""
-
-    value: float
-    constant: bool
-
-
-@dataclass(frozen=True)
-class Settings:
-    """All that the program needs of an optimizer, taken at one moment."""
-
-    algorithm: Algorithm
-    groups: tuple[dict[str, Value], ...]
-    flags: tuple[dict[str, int], ...]
-
-    def hyper(self, group: int) -> torch.Tensor:
-        """The run-time values of a group, in the order of their slots."""
-        values = torch.zeros(HYPER_SLOTS, dtype=torch.float32)
-        for slot, name in enumerate(self.algorithm.slots):
-            values[slot] = self.groups[group][name].value
-        return values
-
-
-def settings_of(optimizer: Any) -> Settings:
-    """Read and check an optimizer."""
-    row = algorithm_of(optimizer)
-    _check(optimizer, row)
-    groups = tuple(_group_values(optimizer, row, group) for group in optimizer.param_groups)
-    flags = tuple(
-        _flags(optimizer, row, group, values)
-        for group, values in zip(optimizer.param_groups, groups, strict=True)
-    )
-    return Settings(row, groups, flags)
-
-
-def _check(optimizer: Any, row: Algorithm) -> None:
-    if not row.in_core:
-        raise not_yet(f"The optimizer {type(optimizer).__name__}")
-    if getattr(optimizer, "use_tf_variant", False):
-        raise not_yet("RMSprop with use_tf_variant=True")
-    limit = getattr(optimizer, "max_grad_norm", math.inf)
-    if math.isnan(limit):
-        raise Error("Maximum norm of gradients cannot be NaN", type="poptorch_cpp_error")
-    if not math.isinf(limit):
-        raise not_yet("max_grad_norm")
-    if getattr(optimizer, "loss_scaling", 1.0) == 0:
-        raise Error("Loss scaling cannot be 0", type="popart_exception")
-    if row.name == "rmsprop":
-        assert len({bool(group["centered"]) for group in optimizer.param_groups}) == 1, (
-            "All parameter groups must have the same value for the 'centered' attribute"
-        )
-
-
-def _group_values(optimizer: Any, row: Algorithm, group: dict[str, Any]) -> dict[str, Value]:
-    ours = isinstance(optimizer, optim.Optimizer)
-    result = {}
-    for name in row.slots:
-        attribute = "betas" if name in ("beta1", "beta2") else name
-        if name == "loss_scaling":
-            raw = getattr(optimizer, "loss_scaling", 1.0)
-        elif attribute == "betas":
-            betas = group["betas"]
-            assert isinstance(betas, (tuple, list)) and len(betas) == 2, (
-                f"betas must be a tuple of two numbers, got {betas!r}"
-            )
-            raw = betas[0 if name == "beta1" else 1]
-        else:
-            raw = group.get(name, 1.0)
-        assert isinstance(raw, (int, float)) and not isinstance(raw, bool), (
-            f"Expected a number for {attribute}, got {raw!r}"
-        )
-        if ours:
-            constant = optimizer.variable_attrs.isConstant(attribute)
-        else:
-            constant = name in _ALWAYS_CONSTANT or row.constants.get(name) == raw
-        result[name] = Value(float(raw), constant)
-    return result
-
-
-def _flags(
-    optimizer: Any, row: Algorithm, group: dict[str, Any], values: dict[str, Value]
-) -> dict[str, int]:
-    # A part whose value is a constant zero is left out of the program; a variable may become more.
-    flags = {
-        name: int(values[name].value != 0 or not values[name].constant) for name in row.switches
-    }
-    flags["maximize"] = int(bool(group.get("maximize")))
-    if row.name == "sgd":
-        flags["nesterov"] = int(bool(group["nesterov"]))
-    elif row.name == "rmsprop":
-        flags["centered"] = int(bool(group["centered"]))
-    else:
-        decoupled = row.name == "adamw" or bool(group.get("decoupled_weight_decay"))
-        flags["decoupled"] = int(decoupled)
-        flags["amsgrad"] = int(bool(group.get("amsgrad")))
-        flags["bias_correction"] = int(bool(getattr(optimizer, "bias_correction", True)))
-    return flags
 
 
 def optimizer_lines(
@@ -235,7 +46,8 @@ def optimizer_lines(
     return lines
 
 
-# Values and state of a program --------------------------------------------------------------------
+def _popart_error(text: str) -> Error:
+    return Error(text, type="popart_exception")
 
 
 class DeviceOptimizer:
@@ -251,78 +63,118 @@ class DeviceOptimizer:
         self._program = program
         self._states = {name: (dtype, shape) for name, dtype, shape in program.states}
         self._compiled = settings
-        self._sent: list[torch.Tensor | None] = [None] * len(settings.groups)
-        self._groups = [[name_of(p) for p in group["params"]] for group in optimizer.param_groups]
+        self._name_of = name_of
+        self.forget()
+        self._groups = self._names(optimizer)
+        self._initialise(optimizer)
         self.send(settings)
 
-    def check(self, settings: Settings) -> None:
-        """Raise unless ``settings`` may replace those that were compiled."""
+    def _names(self, optimizer: Any) -> list[list[str]]:
+        return [[self._name_of(p) for p in group["params"]] for group in optimizer.param_groups]
+
+    def _initialise(self, optimizer: Any) -> None:
+        row = self._compiled.algorithm
+        for names, group in zip(self._groups, optimizer.param_groups, strict=True):
+            for prefix, start in initial_states(optimizer, row, group).items():
+                for core in (f"{prefix}:{name}" for name in names):
+                    if core in self._states:
+                        dtype, shape = self._states[core]
+                        value = torch.full(tuple(shape), start)
+                        write_state(self._program, core, dtype, shape, value)
+
+    # Values --------------------------------------------------------------------------------------
+
+    def check(self, optimizer: Any, settings: Settings) -> None:
+        """Raise unless ``optimizer`` may replace the one that was compiled."""
         old = self._compiled
         if settings.algorithm is not old.algorithm:
-            raise Error(
+            raise _popart_error(
                 f"Can not replace optimizer of type {old.algorithm.name} with one of type "
-                f"{settings.algorithm.name}",
-                type="popart_exception",
+                f"{settings.algorithm.name}"
             )
         if len(settings.groups) != len(old.groups):
             raise Error(
                 f"The model was compiled with {len(old.groups)} parameter groups but the "
                 f"optimizer has {len(settings.groups)}: call destroy() first.",
             )
+        if settings.max_grad_norm != old.max_grad_norm:
+            raise _popart_error(
+                f"Clip norm settings do not match: the model was compiled with max_grad_norm="
+                f"{old.max_grad_norm}, the optimizer has {settings.max_grad_norm}."
+            )
+        self._check_constant("loss_scaling", old.loss_scaling, settings.loss_scaling)
         for number, (before, now) in enumerate(zip(old.groups, settings.groups, strict=True)):
             for name, value in now.items():
-                if not before[name].constant:
-                    continue
-                what = f"{name} of group {number}"
-                if value.value != before[name].value:
-                    raise Error(
-                        f"Values are constant but do not match. {what} was compiled as "
-                        f"{before[name].value} and is now {value.value}: mark it as variable "
-                        "before compiling.",
-                        type="popart_exception",
-                    )
-                if not value.constant:
-                    raise Error(
-                        f"Can not replace a constant value with a non constant value ({what}).",
-                        type="popart_exception",
-                    )
+                self._check_constant(f"{name} of group {number}", before[name], value)
         if settings.flags != old.flags:
+            raise _popart_error(
+                "An attribute that is fixed at compilation (such as nesterov, amsgrad or a type "
+                "of an accumulator) has changed: call destroy() first."
+            )
+        if self._names(optimizer) != self._groups:
             raise Error(
-                "An attribute that is fixed at compilation (such as nesterov or amsgrad) has "
-                "changed: call destroy() first.",
-                type="popart_exception",
+                "The parameter groups of the optimizer hold other parameters than those that were "
+                "compiled: call destroy() first."
+            )
+
+    @staticmethod
+    def _check_constant(what: str, before: Any, now: Any) -> None:
+        if not before.constant:
+            return
+        if now.value != before.value:
+            raise _popart_error(
+                f"Values are constant but do not match. {what} was compiled as {before.value} and "
+                f"is now {now.value}: mark it as variable before compiling."
+            )
+        if not now.constant:
+            raise _popart_error(
+                f"Can not replace a constant value with a non constant value ({what})."
             )
 
     def send(self, settings: Settings) -> int:
-        """Write the values that differ from those on the device; returns how many groups did."""
-        count = 0
+        """Write the values that differ from those on the device; returns how many states did."""
+        values = {LOSS_SCALE: torch.tensor(settings.loss_scaling.value, dtype=torch.float64)}
         for number in range(len(settings.groups)):
-            name = f"hyper:{number}"
-            values = settings.hyper(number)
-            sent = self._sent[number]
-            if name not in self._states or (sent is not None and torch.equal(sent, values)):
+            values[f"hyper:{number}"] = values[f"hyper64:{number}"] = settings.hyper(number)
+        count = 0
+        for name, value in values.items():
+            sent = self._sent.get(name)
+            if name not in self._states or (sent is not None and torch.equal(sent, value)):
                 continue
-            self._program.write_state(name, values.data_ptr(), values.nbytes)
-            self._sent[number] = values
+            write_state(self._program, name, *self._states[name], value)
+            self._sent[name] = value
             count += 1
+        self._current = settings
         return count
 
     def forget(self) -> None:
         """The device may have lost its values: send them all next time."""
-        self._sent = [None] * len(self._sent)
+        self._sent: dict[str, torch.Tensor] = {}
 
-    # State -----------------------------------------------------------------------------------
+    # State ---------------------------------------------------------------------------------------
 
     def _entries(self) -> list[tuple[str, str]]:
         """(name of the API, name of the core) of every state tensor."""
+        prefixes = {**self._compiled.algorithm.states, "accum": "Accum___"}
         result = []
         for number, params in enumerate(self._groups):
             for param in params:
-                for core, prefix in self._compiled.algorithm.states.items():
+                for core, prefix in prefixes.items():
                     if f"{core}:{param}" in self._states:
                         result.append((prefix + param, f"{core}:{param}"))
                 if f"step:{number}" in self._states:
                     result.append((f"Step___{param}", f"step:{number}"))
+        return result
+
+    def _parameters(self) -> dict[str, torch.Tensor]:
+        """The values of the groups under the API's names."""
+        result = {}
+        for number, values in enumerate(self._current.groups):
+            group = "default" if number == 0 else f"group{number}"
+            for name, value in values.items():
+                shown = _IPU_PARAM_NAMES.get(name, name)
+                result[f"{shown}___{group}___FLOAT"] = torch.tensor(value.value)
+        result["lossScaling_FLOAT"] = torch.tensor(self._current.loss_scaling.value)
         return result
 
     def read(self) -> dict[str, Any]:
@@ -333,27 +185,18 @@ class DeviceOptimizer:
             if core not in cache:
                 cache[core] = read_state(self._program, core, *self._states[core])
             state[name] = cache[core].clone()
-        values = {}
-        for number in range(len(self._groups)):
-            group = "default" if number == 0 else f"group{number}"
-            sent = self._sent[number]
-            if sent is None:
-                continue
-            for slot, name in enumerate(self._compiled.algorithm.slots):
-                shown = _IPU_PARAM_NAMES.get(name, name)
-                if name == "loss_scaling":
-                    values["lossScaling_FLOAT"] = sent[slot].clone()
-                else:
-                    values[f"{shown}___{group}___FLOAT"] = sent[slot].clone()
-        return {"ipu_state": state, "ipu_param": values}
+        return {"ipu_state": state, "ipu_param": self._parameters()}
 
-    def write(self, state: dict[str, torch.Tensor]) -> None:
-        """Send the state tensors of a ``state_dict()``."""
+    def write(self, state: dict[str, Any]) -> None:
+        """Send the state tensors of a ``state_dict()``; the values are those of the groups."""
+        for name in self._parameters():
+            if name not in (state["ipu_param"] or {}):
+                logger.warning("writeOptimizerState: ignoring missing parameter %s", name)
         for name, core in self._entries():
-            if name not in state:
+            value = state["ipu_state"].get(name)
+            if value is None:
                 logger.warning("writeOptimizerState: ignoring missing state %s", name)
                 continue
-            value = state[name]
             dtype, shape = self._states[core]
             if list(value.shape) != list(shape):
                 raise Error(

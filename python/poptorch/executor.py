@@ -18,7 +18,8 @@ from poptorch._hooks import around_capture
 from poptorch._host_calls import bind_host_calls
 from poptorch._inspection import Anchor, Inspection, anchors_of
 from poptorch._logging import logger
-from poptorch._optimizers import AttributeWatch, DeviceOptimizer, optimizer_lines, settings_of
+from poptorch._optimizer_table import Settings, needs_running_mean, settings_of
+from poptorch._optimizers import AttributeWatch, DeviceOptimizer, optimizer_lines
 from poptorch._pending import add_pending_methods
 from poptorch._progress import Compilation
 from poptorch._replica_groups import (
@@ -180,6 +181,7 @@ class PoplarExecutor(Inspection):
                     training=self._training,
                     native_ops=_native_ops(),
                     name="training" if self._training else "inference",
+                    loss_scaling=self._training and self._settings().scales_loss,
                 )
             strategy.onEndTracing()
             bar.captured()
@@ -208,7 +210,7 @@ class PoplarExecutor(Inspection):
             self._mover = _state.StateMover(program, states)
             if self._training:
                 self._device_optimizer = DeviceOptimizer(
-                    program, self._optimizer, settings_of(self._optimizer), parameters.name_of
+                    program, self._optimizer, self._settings(), parameters.name_of
                 )
             self._executable = executable
             self._anchors = anchors
@@ -234,9 +236,8 @@ class PoplarExecutor(Inspection):
     def _with_optimizer(self, captured: Any, parameters: "_Parameters") -> str:
         if not self._training:
             return captured.text
-        settings = settings_of(self._optimizer)
         return captured.with_optimizer(
-            optimizer_lines(self._optimizer, settings, parameters.value_of)
+            optimizer_lines(self._optimizer, self._settings(), parameters.value_of)
         )
 
     def _check_buffers(self, captured: Any, batching: Batching) -> None:
@@ -264,7 +265,7 @@ class PoplarExecutor(Inspection):
         anchors: list[Anchor],
         groups: dict[str, tuple[int, bool]],
     ) -> str:
-        reduction = ReductionType.Mean
+        reduction, strategy = ReductionType.Mean, MeanReductionStrategy.Post
         if self._training:
             training = self._options.Training
             reduction = training.accumulation_and_replication_reduction_type
@@ -280,6 +281,7 @@ class PoplarExecutor(Inspection):
                 **batching.core_options(reduction, rules),
                 "grouped": [(name, *group) for name, group in groups.items()],
                 "anchors": [a.name for a in anchors if not a.is_state],
+                "running_mean": strategy == MeanReductionStrategy.Running,
                 "threads": _thread_count(),
                 "seed": self._options.random_seed if self._options.exists("random_seed") else 0,
                 "training": self._training,
@@ -363,9 +365,10 @@ class PoplarExecutor(Inspection):
         """Use the values of ``optimizer`` from the next call on; nothing is compiled again."""
         if not self._training:
             raise createPoptorchError("setOptimizer is only for training models")
-        settings = settings_of(optimizer)
+        settings = self._settings(optimizer)
         if self._device_optimizer is not None:
-            self._device_optimizer.check(settings)
+            self._check_strategy(optimizer)
+            self._device_optimizer.check(optimizer, settings)
         if optimizer is not self._optimizer:
             self._read_optim_state_dict_if_needed()
             if isinstance(self._optimizer, PoptorchOptimizer):
@@ -376,8 +379,26 @@ class PoplarExecutor(Inspection):
             self._device_optimizer.send(settings)
             self._write_optim_state_dict_if_needed()
 
+    def _settings(self, optimizer: Any = None) -> Settings:
+        return settings_of(self._optimizer if optimizer is None else optimizer)
+
+    def _check_strategy(self, optimizer: Any) -> None:
+        strategy = self._options.Training.meanAccumulationAndReplicationReductionStrategy
+        if needs_running_mean(optimizer) and strategy != MeanReductionStrategy.Running:
+            raise ValueError(
+                "Invalid optimizer: the new optimizer would require changing "
+                "meanAccumulationAndReplicationReductionStrategy from "
+                f"{strategy} to {MeanReductionStrategy.Running}, but the model has been compiled."
+            )
+
     def _adopt_optimizer(self, optimizer: Any) -> None:
-        settings_of(optimizer)
+        self._settings(optimizer)
+        if self._executable is None and needs_running_mean(optimizer):
+            # The options are this executor's own: nobody else sees the change.
+            values = self._options.Training._values
+            values["meanAccumulationAndReplicationReductionStrategy"] = (
+                MeanReductionStrategy.Running
+            )
         self._attribute_watch(optimizer, self._options._relax_optimizer_checks)
         self._optimizer = optimizer
         if isinstance(optimizer, PoptorchOptimizer):
@@ -396,7 +417,13 @@ class PoplarExecutor(Inspection):
         if self._device_optimizer is None or not isinstance(optimizer, PoptorchOptimizer):
             return
         if optimizer.host_state_is_dirty:
-            self._device_optimizer.write(optimizer.get_state_dict()["ipu_state"])
+            settings = self._settings()
+            self._device_optimizer.check(optimizer, settings)
+            # State and weights belong together: what the host has of both goes to the device.
+            self.copyWeightsToHostIfNeeded()
+            self.copyWeightsToDevice()
+            self._device_optimizer.write(optimizer.get_state_dict())
+            self._device_optimizer.send(settings)
             optimizer.host_state_is_dirty = False
 
     # Device --------------------------------------------------------------------------------------
@@ -433,8 +460,8 @@ class PoplarExecutor(Inspection):
         self.copyWeightsToDevice()
         self._links_seen = [link.version for link in self._links]
         if self._device_optimizer is not None:
-            settings = settings_of(self._optimizer)
-            self._device_optimizer.check(settings)
+            settings = self._settings()
+            self._device_optimizer.check(self._optimizer, settings)
             self._device_optimizer.forget()
             self._device_optimizer.send(settings)
             optimizer = self._optimizer

@@ -150,6 +150,12 @@ class _TorchOptimizer(Optimizer):
         variable = [name for name in {**given, **_given(**extras)} if name in known]
         self.variable_attrs = VariableAttributes(variable, known)
 
+    def _add_to_groups(self, name: str, value: float) -> None:
+        """Make ``value`` the default of the groups, which torch's constructor does not know."""
+        self.defaults.setdefault(name, value)
+        for group in self.param_groups:
+            group.setdefault(name, value)
+
 
 _ADAM_EXTRAS: dict[str, Any] = {
     "loss_scaling": 1.0,
@@ -226,10 +232,9 @@ class SGD(_TorchOptimizer, torch.optim.SGD):
                 max_grad_norm=max_grad_norm,
             ),
         )
-        value = 1.0 if velocity_scaling is None else velocity_scaling
-        self.defaults.setdefault("velocity_scaling", value)
-        for group in self.param_groups:
-            group.setdefault("velocity_scaling", value)
+        self._add_to_groups(
+            "velocity_scaling", 1.0 if velocity_scaling is None else velocity_scaling
+        )
 
 
 class Adam(_TorchOptimizer, torch.optim.Adam):
@@ -430,6 +435,7 @@ class LAMB(_TorchOptimizer, _LambOnHost):
     """
 
     _torch = _LambOnHost
+    _child_vars = ("loss_scaling", "max_weight_norm")
     _extras = {**_ADAM_EXTRAS, "bias_correction": True, "max_weight_norm": 65500.0}
 
     def __init__(
@@ -458,6 +464,7 @@ class LAMB(_TorchOptimizer, _LambOnHost):
                 second_order_momentum_accum_type=second_order_momentum_accum_type,
             ),
         )
+        self._add_to_groups("max_weight_norm", self.max_weight_norm)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -486,7 +493,7 @@ class LAMB(_TorchOptimizer, _LambOnHost):
             mean = mean / (1 - beta1 ** state["step"])
             square = square / (1 - beta2 ** state["step"])
         update = mean / (square.sqrt() + group["eps"]) + group["weight_decay"] * param
-        weight_norm = float(param.float().norm().clamp(max=self.max_weight_norm))
+        weight_norm = float(param.float().norm().clamp(max=group["max_weight_norm"]))
         update_norm = float(update.float().norm())
         ratio = weight_norm / update_norm if weight_norm and update_norm else 1.0
         param.sub_(update, alpha=group["lr"] * ratio)

@@ -11,42 +11,6 @@ import torch
 from api_support import Regression, eager_step
 from poptorch import optim
 
-SAME = {
-    "sgd": (torch.optim.SGD, {"lr": 0.1}),
-    "sgd momentum": (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9}),
-    "sgd decay": (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.1}),
-    "sgd dampening": (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "dampening": 0.5}),
-    "sgd nesterov": (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "nesterov": True}),
-    "sgd maximize": (torch.optim.SGD, {"lr": 0.1, "maximize": True}),
-    "adam": (torch.optim.Adam, {"lr": 0.1}),
-    "adam decay": (torch.optim.Adam, {"lr": 0.1, "weight_decay": 0.1, "betas": (0.8, 0.99)}),
-    "adam amsgrad": (torch.optim.Adam, {"lr": 0.1, "amsgrad": True}),
-    "adamw": (torch.optim.AdamW, {"lr": 0.1, "weight_decay": 0.1}),
-    "rmsprop": (torch.optim.RMSprop, {"lr": 0.01}),
-    "rmsprop all": (
-        torch.optim.RMSprop,
-        {"lr": 0.01, "momentum": 0.5, "centered": True, "weight_decay": 0.1, "alpha": 0.9},
-    ),
-}
-
-
-@pytest.mark.parametrize("ours", [False, True], ids=["torch", "poptorch"])
-@pytest.mark.parametrize("kind, values", SAME.values(), ids=SAME.keys())
-def test_twenty_steps_equal_eager(opts, ours, kind, values):
-    torch.manual_seed(3)
-    model = Regression()
-    twin = copy.deepcopy(model)
-    optimizer = getattr(optim, kind.__name__) if ours else kind
-    training = poptorch.trainingModel(model, opts, optimizer(model.parameters(), **values))
-    reference = kind(twin.parameters(), **values)
-    for _ in range(20):
-        batch = torch.randn(4, 3), torch.randn(4, 2)
-        training(*batch)
-        eager_step(twin, reference, *batch)
-    torch.testing.assert_close(
-        dict(model.state_dict()), dict(twin.state_dict()), rtol=1e-5, atol=1e-6
-    )
-
 
 def test_parameter_groups(regression, batch, opts):
     twin = copy.deepcopy(regression)

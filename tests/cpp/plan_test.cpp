@@ -154,7 +154,7 @@ TEST_CASE("an update of a weight runs soon after its gradient") {
   text += "input %9 \"x\" : f32[64,64]\n";
   for (int i = 0; i < 4; ++i) text += fmt::format("%{} = mm(%9, %9) : f32[64,64]\n", 10 + i);
   for (int i = 0; i < 4; ++i) text += fmt::format("grad %{} %{}\n", i, 10 + i);
-  text += "optimize \"sgd\" 0 [%0, %1, %2, %3] {momentum=1}\n}";
+  text += "optimize \"sgd\" 0 [%0, %1, %2, %3] {lr=0, momentum=1}\n}";
   auto g = parse_graph(text);
   PassContext ctx{true, 1, true};
   append_optimizer(*g, ctx);

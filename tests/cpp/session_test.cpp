@@ -15,15 +15,18 @@ namespace {
 struct Run {
   std::unique_ptr<Session> session;
 
-  explicit Run(const std::string& text, RunConfig config = {}, bool mean = true) {
+  explicit Run(const std::string& text, RunConfig config = {}, bool mean = true,
+               bool running = false) {
     CompileOptions o;
     o.training = true;
     o.mean_reduction = mean;
+    o.running_mean = running;
     o.run = config;
     session =
         std::make_unique<Session>(text, o, std::unordered_map<std::string, Constant>{}, nullptr);
   }
   void write(const std::string& name, std::vector<float> v) {
+    if (name.starts_with("hyper:")) v.resize(16);
     session->engine().write_state(name, v.data(), static_cast<int64_t>(v.size() * 4));
   }
   std::vector<float> read(const std::string& name, size_t count) {
@@ -43,7 +46,7 @@ graph "scale" {
   %2 = mul(%1, %0) : f32[2]
   output %2
   grad %0 %1
-  optimize "sgd" 0 [%0] {momentum=0}
+  optimize "sgd" 0 [%0] {lr=0}
 })";
 
 }  // namespace
@@ -52,7 +55,7 @@ TEST_CASE("a step computes with the old weight and then updates it") {
   for (int threads : {1, 2}) {
     Run run(kScale, {.threads = threads});
     run.write("w", {2, 3});
-    run.write("hyper:0", {0.5f, 0, 0, 0, 0, 0, 0, 0});
+    run.write("hyper:0", {0.5f});
     float x[2] = {1, 10}, y[2];
     run({x}, {y});
     CHECK(y[0] == 2);
@@ -68,7 +71,7 @@ TEST_CASE("device iterations and accumulation run micro-batches in order") {
             {.device_iterations = 2, .gradient_accumulation = 2, .output = {OutputMode::kAll}},
             mean);
     run.write("w", {0, 0});
-    run.write("hyper:0", {1, 0, 0, 0, 0, 0, 0, 0});
+    run.write("hyper:0", {1});
     std::vector<float> y(8);
     run({x}, {y.data()});
     // the first update happens after two micro-batches
@@ -81,6 +84,37 @@ TEST_CASE("device iterations and accumulation run micro-batches in order") {
   };
   CHECK(weights(true) == -22);
   CHECK(weights(false) == -44);
+}
+
+TEST_CASE("a running mean stays where a sum in float16 would overflow") {
+  std::string text = kScale;
+  text.replace(text.find("{lr=0}"), 6, "{lr=0, accum_f16=1}");
+  float x[8] = {30000, 3, 40000, 5, 50000, 7, 40000, 9};
+  auto weights = [&](bool running) {
+    Run run(text, {.gradient_accumulation = 4}, true, running);
+    run.write("w", {0, 0});
+    run.write("hyper:0", {1});
+    float y[2];
+    run({x}, {y});
+    return run.read("w", 2);
+  };
+  CHECK(weights(true) == std::vector<float>{-40000, -6});
+  CHECK(std::isinf(weights(false)[0]));
+}
+
+TEST_CASE("gradients may go straight into the velocity") {
+  std::string text = kScale;
+  text.replace(text.find("{lr=0}"), 6,
+               "{lr=0, momentum=1, velocity_scaling=2, inverse_velocity_scaling=3, combined=1}");
+  Run run(text, {.device_iterations = 2, .gradient_accumulation = 2});
+  run.write("w", {0, 0});
+  run.write("hyper:0", {1, 0.5f, 4, 0.25f});
+  float x[8] = {1, 2, 3, 2, 5, 2, 7, 2}, y[2];
+  run({x}, {y});
+  // means 2 and 6: velocities 2 and 7, kept four times as large
+  CHECK(run.read("momentum:w", 2) == std::vector<float>{28, 12});
+  CHECK(run.read("w", 2) == std::vector<float>{-9, -5});
+  CHECK_THROWS(run.read("accum:w", 2));
 }
 
 TEST_CASE("output modes") {

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+// With gradient accumulation a step has two programs. Per micro-batch the gradients are added to
+// "accum:<param>", or straight to the velocity of SGD's combined variant; the update reads those
+// and clears them.
+#include <optional>
+
+#include "passes/optimizer_terms.h"
+
+namespace tessera {
+namespace {
+
+// Gradients go into the velocity as they come only if the rule needs them nowhere else.
+bool combined(const UpdateGroup& group) {
+  return group.options().kind == "sgd" && group.on("combined") && group.has("momentum") &&
+         !group.on("nesterov") && !group.has("max_grad_norm");
+}
+
+class Splitter {
+ public:
+  Splitter(Graph& g, const PassContext& ctx) : g_(g), ctx_(ctx), here_(g) {}
+
+  std::unique_ptr<Graph> run() {
+    update_ = std::make_unique<Graph>();
+    update_->name = g_.name + ".update";
+    there_.emplace(*update_);
+    std::map<ValueId, ValueId> grad_of;
+    for (const StateUpdate& u : g_.grads) grad_of[u.state] = u.value;
+    for (const Source& s : g_.sources) names_[s.value] = s.name;
+    if (const Source* scale = find_source(g_, kLossScale)) {
+      scale_ = Term{&here_, scale->value};
+      const TensorType type = g_.type(scale->value);
+      update_->add_source(SourceKind::kBuffer, kLossScale, type);
+    }
+    for (const OptimizerGroup& o : g_.optimizer) {
+      OptimizerGroup& moved = update_->optimizer.emplace_back(o);
+      moved.params.clear();
+      UpdateGroup group(here_, o);
+      if (combined(group)) moved.kind = "sgd_velocity";
+      for (ValueId p : o.params) {
+        auto it = grad_of.find(p);
+        if (it == grad_of.end()) continue;
+        const TensorType t{g_.type(p).dtype, g_.type(p).shape, {}};
+        ValueId w = update_->add_source(SourceKind::kParam, names_[p], t);
+        moved.params.push_back(w);
+        Term gradient = cast({&here_, it->second}, wide(t.dtype));
+        update_->grads.push_back({w, combined(group) ? into_velocity(group, p, gradient)
+                                                     : accumulate(group, p, gradient)});
+      }
+    }
+    g_.optimizer.clear();
+    g_.grads.clear();
+    if (count_)  // the next step starts anew
+      update_->updates.push_back({count_there_, fill_zero({DType::F32, {}, {}})});
+    for (Node& n : here_.out) g_.nodes.push_back(std::move(n));
+    update_->nodes = std::move(there_->out);
+    return std::move(update_);
+  }
+
+ private:
+  ValueId fill_zero(const TensorType& t) {
+    return there_->pointwise(Op::Fill, {Arg::real(0)}, {}, t);
+  }
+
+  bool running() const { return ctx_.mean_reduction && ctx_.running_mean; }
+
+  // How many micro-batches of this step came before.
+  Term count() {
+    if (!count_) {
+      const TensorType t{DType::F32, {}, {}};
+      const char* name = "accum:#";  // "accum:" is what an interrupted step clears
+      count_ = Term{&here_, g_.add_source(SourceKind::kBuffer, name, t)};
+      count_there_ = update_->add_source(SourceKind::kBuffer, name, t);
+      g_.updates.push_back({count_->v, (*count_ + 1.0).v});
+    }
+    return *count_;
+  }
+
+  Term once(const char* key, const std::function<Term()>& make) {
+    auto it = scalars_.find(key);
+    if (it == scalars_.end()) it = scalars_.emplace(key, make()).first;
+    return it->second;
+  }
+
+  // Returns the reduced gradient in the update.
+  ValueId accumulate(const UpdateGroup& group, ValueId p, Term gradient) {
+    const DType kept = group.on("accum_f16") ? DType::F16 : gradient.type().dtype;
+    const TensorType t{kept, gradient.type().shape, {}};
+    const std::string name = "accum:" + names_[p];
+    ValueId state = g_.add_source(SourceKind::kBuffer, name, t);
+    Term before = cast({&here_, state}, gradient.type().dtype), after = before + gradient;
+    if (running()) {
+      Term weight = once("weight", [&] { return 1.0 / (count() + 1.0); });
+      Term keep = once("keep", [&] { return count() * weight; });
+      after = before * keep + gradient * weight;
+    }
+    g_.updates.push_back({state, cast(after, kept).v});
+    ValueId total = update_->add_source(SourceKind::kBuffer, name, t);
+    update_->updates.push_back({total, fill_zero(t)});
+    Term reduced = cast({&*there_, total}, gradient.type().dtype);
+    if (ctx_.mean_reduction && !running()) reduced = reduced * scale();
+    return reduced.v;
+  }
+
+  // Velocity, decay and gradient in one tensor: the first micro-batch of a step starts it.
+  ValueId into_velocity(UpdateGroup& group, ValueId p, Term gradient) {
+    const DType kept = group.on("velocity_f16") ? DType::F16 : gradient.type().dtype;
+    const TensorType t{kept, gradient.type().shape, {}};
+    const std::string name = "momentum:" + names_[p];
+    ValueId state = g_.add_source(SourceKind::kBuffer, name, t);
+    Term first = once("first", [&] { return apply(Op::Eq, count(), 0.0); });
+    Term keep = group.shared("keep", [&] { return where(first, group.hyper("momentum"), 1.0); });
+    Term fresh = group.shared("fresh", [&] {
+      Term part =
+          group.has("velocity_scaling")
+              ? group.hyper("velocity_scaling")
+              : Term{&here_, here_.pointwise(Op::Fill, {Arg::real(1)}, {}, {DType::F32, {}, {}})};
+      if (group.has("one_minus_dampening")) part = part * group.hyper("one_minus_dampening");
+      return part;
+    });
+    Term weight = group.shared("weight", [&] {
+      Term part = fresh * ((ctx_.mean_reduction ? scale() : 1.0) * (group.on("maximize") ? -1 : 1));
+      return scale_ ? part / *scale_ : part;
+    });
+    Term velocity = cast({&here_, state}, gradient.type().dtype) * keep + gradient * weight;
+    if (group.has("weight_decay")) {
+      Term decay = group.shared(
+          "decay", [&] { return where(first, fresh * group.hyper("weight_decay"), 0.0); });
+      velocity = velocity + cast({&here_, p}, gradient.type().dtype) * decay;
+    }
+    g_.updates.push_back({state, cast(velocity, kept).v});
+    return update_->add_source(SourceKind::kBuffer, name, t);
+  }
+
+  double scale() const { return 1.0 / static_cast<double>(ctx_.gradient_accumulation); }
+
+  Graph& g_;
+  const PassContext& ctx_;
+  Builder here_;
+  std::unique_ptr<Graph> update_;
+  std::optional<Builder> there_;
+  std::map<ValueId, std::string> names_;
+  std::map<std::string, Term> scalars_;
+  std::optional<Term> scale_, count_;
+  ValueId count_there_ = kNoValue;
+};
+
+}  // namespace
+
+std::unique_ptr<Graph> split_update(Graph& g, const PassContext& ctx) {
+  if (ctx.gradient_accumulation <= 1 || g.optimizer.empty()) return nullptr;
+  return Splitter(g, ctx).run();
+}
+
+}  // namespace tessera

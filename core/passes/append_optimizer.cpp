@@ -37,6 +37,31 @@ void clip(std::vector<Item>& items) {
   for (Item& item : items) item.gradient = item.gradient * factor;
 }
 
+// Doubles the loss scaling every so many steps, or halves it if too many of the scaled gradients
+// come near the largest float16.
+void adjust_loss_scale(Builder& b, ValueId scale, const std::vector<Term>& gradients) {
+  constexpr double kEdge = 65504.0 / 8, kPeriod = 8, kLargest = 1 << 24;
+  constexpr double kTooMany = 1e-7;  // of all elements
+  std::optional<Term> large;
+  double count = 0;
+  for (Term g : gradients) {
+    // not finite counts as large
+    Term fits = apply(Op::Le, apply(Op::Abs, cast(g, DType::F32)), kEdge);
+    Term part = sum(cast(apply(Op::LogicalNot, fits), DType::F32));
+    large = large ? *large + part : part;
+    count += static_cast<double>(g.type().count());
+  }
+  if (!large) return;
+  Graph& g = b.graph();
+  Term steps{&b, g.add_source(SourceKind::kBuffer, "loss:steps", {DType::F32, {}, {}})};
+  Term old{&b, scale}, now = steps + 1.0;
+  Term due = apply(Op::Le, kPeriod, now);
+  Term up = apply(Op::ClampMax, old * 2.0, kLargest);
+  Term next = where(apply(Op::Gt, *large, kTooMany * count), old * 0.5, up);
+  g.updates.push_back({scale, where(due, next, old).v});
+  g.updates.push_back({steps.v, where(due, 0.0, now).v});
+}
+
 }  // namespace
 
 bool append_optimizer(Graph& g, const PassContext&) {
@@ -49,17 +74,22 @@ bool append_optimizer(Graph& g, const PassContext&) {
   std::vector<OptimizerGroup> groups = std::move(g.optimizer);
   g.optimizer.clear();
   std::optional<Term> unscale;
-  if (const Source* scale = find_source(g, kLossScale)) unscale = 1.0 / Term{&b, scale->value};
+  const Source* source = find_source(g, kLossScale);
+  const ValueId scale = source ? source->value : kNoValue;
+  if (source) unscale = 1.0 / Term{&b, scale};
   std::deque<UpdateGroup> updates;
   std::vector<Item> items;
+  std::vector<Term> scaled;
   for (const OptimizerGroup& o : groups) {
     UpdateGroup& group = updates.emplace_back(b, o);
     for (ValueId w : o.params) {
       auto it = grad_of.find(w);
       if (it == grad_of.end()) continue;  // not reached by the loss
       items.push_back({&group, w, prepared({&b, it->second}, group, unscale)});
+      if (group.on("automatic_loss_scaling")) scaled.push_back({&b, it->second});
     }
   }
+  if (scale != kNoValue) adjust_loss_scale(b, scale, scaled);
   clip(items);
   for (const Item& item : items) {
     Update update(*item.group, item.param, name_of_param[item.param], item.gradient);

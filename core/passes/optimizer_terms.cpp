@@ -21,7 +21,7 @@ Dims broadcast(const Dims& x, const Dims& y) {
 }
 
 bool compares(Op op) {
-  return op == Op::Gt || op == Op::Lt || op == Op::Le || op == Op::Eq;
+  return op == Op::Gt || op == Op::Lt || op == Op::Le || op == Op::Eq || op == Op::LogicalNot;
 }
 
 TensorType result_of(Op op, const TensorType& x, const TensorType& y) {

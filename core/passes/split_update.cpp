@@ -12,7 +12,8 @@ namespace {
 // Gradients go into the velocity as they come only if the rule needs them nowhere else.
 bool combined(const UpdateGroup& group) {
   return group.options().kind == "sgd" && group.on("combined") && group.has("momentum") &&
-         !group.on("nesterov") && !group.has("max_grad_norm");
+         !group.on("nesterov") && !group.has("max_grad_norm") &&
+         !group.on("automatic_loss_scaling");
 }
 
 class Splitter {

@@ -172,6 +172,7 @@ class Settings:
     flags: tuple[dict[str, int], ...]
     loss_scaling: Value
     max_grad_norm: float
+    automatic_loss_scaling: bool
 
     @property
     def scales_loss(self) -> bool:
@@ -210,7 +211,9 @@ def settings_of(optimizer: Any, automatic_loss_scaling: bool = False) -> Setting
         _flags(optimizer, row, group, values, limit)
         for group, values in zip(optimizer.param_groups, groups, strict=True)
     )
-    return Settings(row, groups, flags, scaling, limit)
+    if automatic_loss_scaling:
+        flags = tuple({**group, "automatic_loss_scaling": 1} for group in flags)
+    return Settings(row, groups, flags, scaling, limit, automatic_loss_scaling)
 
 
 def needs_running_mean(optimizer: Any) -> bool:

@@ -174,7 +174,11 @@ class DeviceOptimizer:
             for name, value in values.items():
                 shown = _IPU_PARAM_NAMES.get(name, name)
                 result[f"{shown}___{group}___FLOAT"] = torch.tensor(value.value)
-        result["lossScaling_FLOAT"] = torch.tensor(self._current.loss_scaling.value)
+        result["lossScaling_FLOAT"] = (
+            read_state(self._program, LOSS_SCALE, *self._states[LOSS_SCALE])
+            if self._current.automatic_loss_scaling and LOSS_SCALE in self._states
+            else torch.tensor(self._current.loss_scaling.value)
+        )
         return result
 
     def read(self) -> dict[str, Any]:
@@ -204,6 +208,9 @@ class DeviceOptimizer:
                     f"{list(shape)}"
                 )
             write_state(self._program, core, dtype, shape, value)
+        scale = (state["ipu_param"] or {}).get("lossScaling_FLOAT")
+        if self._current.automatic_loss_scaling and scale is not None:
+            write_state(self._program, LOSS_SCALE, *self._states[LOSS_SCALE], scale)
 
 
 class AttributeWatch:

@@ -380,7 +380,10 @@ class PoplarExecutor(Inspection):
             self._write_optim_state_dict_if_needed()
 
     def _settings(self, optimizer: Any = None) -> Settings:
-        return settings_of(self._optimizer if optimizer is None else optimizer)
+        return settings_of(
+            self._optimizer if optimizer is None else optimizer,
+            bool(self._options._Popart.options.get("automaticLossScalingSettings.enabled")),
+        )
 
     def _check_strategy(self, optimizer: Any) -> None:
         strategy = self._options.Training.meanAccumulationAndReplicationReductionStrategy

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -17,6 +18,9 @@ struct PassContext {
   int64_t gradient_accumulation = 1;
   bool mean_reduction = true;  // gradients are averaged over accumulated micro-batches, else summed
   bool running_mean = false;   // and the accumulator is their mean at any time
+  // Parameters with a value per group of replicas, and how many groups there are: a group sees its
+  // share of the micro-batches.
+  std::map<std::string, int64_t> groups = {};
 };
 
 using PassFn = bool (*)(Graph&, const PassContext&);

@@ -2,6 +2,7 @@
 // With gradient accumulation a step has two programs. Per micro-batch the gradients are added to
 // "accum:<param>", or straight to the velocity of SGD's combined variant; the update reads those
 // and clears them.
+#include <algorithm>
 #include <optional>
 
 #include "passes/optimizer_terms.h"
@@ -36,7 +37,8 @@ class Splitter {
       OptimizerGroup& moved = update_->optimizer.emplace_back(o);
       moved.params.clear();
       UpdateGroup group(here_, o);
-      if (combined(group)) moved.kind = "sgd_velocity";
+      const bool into = combined(group) && !has_groups(o);
+      if (into) moved.kind = "sgd_velocity";
       for (ValueId p : o.params) {
         auto it = grad_of.find(p);
         if (it == grad_of.end()) continue;
@@ -44,8 +46,8 @@ class Splitter {
         ValueId w = update_->add_source(SourceKind::kParam, names_[p], t);
         moved.params.push_back(w);
         Term gradient = cast({&here_, it->second}, wide(t.dtype));
-        update_->grads.push_back({w, combined(group) ? into_velocity(group, p, gradient)
-                                                     : accumulate(group, p, gradient)});
+        update_->grads.push_back(
+            {w, into ? into_velocity(group, p, gradient) : accumulate(group, p, gradient)});
       }
     }
     g_.optimizer.clear();
@@ -62,7 +64,19 @@ class Splitter {
     return there_->pointwise(Op::Fill, {Arg::real(0)}, {}, t);
   }
 
-  bool running() const { return ctx_.mean_reduction && ctx_.running_mean; }
+  int64_t groups_of(ValueId p) const {
+    auto it = ctx_.groups.find(names_.at(p));
+    return it == ctx_.groups.end() ? 1 : it->second;
+  }
+  bool has_groups(const OptimizerGroup& o) const {
+    return std::any_of(o.params.begin(), o.params.end(),
+                       [&](ValueId p) { return groups_of(p) > 1; });
+  }
+
+  // The count of micro-batches is that of all replicas: a group of them keeps a sum.
+  bool running(ValueId p) const {
+    return ctx_.mean_reduction && ctx_.running_mean && groups_of(p) == 1;
+  }
 
   // How many micro-batches of this step came before.
   Term count() {
@@ -89,7 +103,7 @@ class Splitter {
     const std::string name = "accum:" + names_[p];
     ValueId state = g_.add_source(SourceKind::kBuffer, name, t);
     Term before = cast({&here_, state}, gradient.type().dtype), after = before + gradient;
-    if (running()) {
+    if (running(p)) {
       Term weight = once("weight", [&] { return 1.0 / (count() + 1.0); });
       Term keep = once("keep", [&] { return count() * weight; });
       after = before * keep + gradient * weight;
@@ -98,7 +112,7 @@ class Splitter {
     ValueId total = update_->add_source(SourceKind::kBuffer, name, t);
     update_->updates.push_back({total, fill_zero(t)});
     Term reduced = cast({&*there_, total}, gradient.type().dtype);
-    if (ctx_.mean_reduction && !running()) reduced = reduced * scale();
+    if (ctx_.mean_reduction && !running(p)) reduced = reduced * scale(groups_of(p));
     return reduced.v;
   }
 
@@ -132,7 +146,9 @@ class Splitter {
     return update_->add_source(SourceKind::kBuffer, name, t);
   }
 
-  double scale() const { return 1.0 / static_cast<double>(ctx_.gradient_accumulation); }
+  double scale(int64_t groups = 1) const {
+    return static_cast<double>(groups) / static_cast<double>(ctx_.gradient_accumulation);
+  }
 
   Graph& g_;
   const PassContext& ctx_;

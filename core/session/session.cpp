@@ -78,6 +78,8 @@ Session::Session(const std::string& text, const CompileOptions& options,
 
   PassContext ctx{options.training, options.run.gradient_accumulation * options.run.replicas,
                   options.mean_reduction, options.running_mean};
+  for (const GroupedParam& p : options.run.grouped)
+    ctx.groups[p.name] = options.run.replicas / p.group_size;
   Dumper dumper;
   dumper.write("import", *graph);
   PassRunner runner;

@@ -78,6 +78,28 @@ def test_gradients_are_reduced_within_a_group(opts, kind, shards, reduction, acc
     torch.testing.assert_close(state["Accl___own"].flatten(), own_velocity)
 
 
+@pytest.mark.parametrize("combined, running", [(True, False), (False, True)])
+def test_every_way_of_accumulating(opts, combined, running):
+    def weights(combined, running):
+        model = Scaled(2)
+        own = opts.clone().replicationFactor(4)
+        own.Training.gradientAccumulation(2)
+        if running:
+            own.Training.setMeanAccumulationAndReplicationReductionStrategy(
+                poptorch.MeanReductionStrategy.Running
+            )
+        optimizer = poptorch.optim.SGD(
+            model.parameters(), lr=0.5, momentum=0.9, use_combined_accum=combined
+        )
+        executor = poptorch.trainingModel(model, own, optimizer)
+        executor.own.replicaGrouping(Kind.Consecutive, 2, ONE)
+        for _ in range(3):
+            executor(torch.arange(8.0))
+        return model.own.detach().clone(), model.shared.detach().clone()
+
+    torch.testing.assert_close(weights(combined, running), weights(False, False))
+
+
 def test_one_group_of_all_has_no_effect(opts):
     model = Scaled(1)
     executor = poptorch.inferenceModel(model, opts.replicationFactor(2))

@@ -135,7 +135,17 @@ def identity_loss(x, reduction):
     return mark(x, reduction)
 
 
-def capture(model, args, kwargs, *, training, native_ops, name, loss_scaling=False):
+def capture(
+    model,
+    args,
+    kwargs,
+    *,
+    training,
+    native_ops,
+    name,
+    loss_scaling=False,
+    module_scopes=True,
+):
     """Captures one call `model(*args, **kwargs)` as text IR; returns a Capture.
 
     Args:
@@ -146,13 +156,21 @@ def capture(model, args, kwargs, *, training, native_ops, name, loss_scaling=Fal
         native_ops: names of the rows that the core has.
         name: name of the graph.
         loss_scaling: backward starts with the state "loss:scale" instead of 1.
+        module_scopes: whether locations in the text name the module of an op.
     """
     from .emit import emit
     from .trace import trace_model
 
     native_ops = frozenset(native_ops)
     with _lock:
-        traced = trace_model(model, args, kwargs, training=training, native_ops=native_ops)
+        traced = trace_model(
+            model,
+            args,
+            kwargs,
+            training=training,
+            native_ops=native_ops,
+            module_scopes=module_scopes,
+        )
         emitted = emit(traced, native_ops, name, loss_scaling)
     return _result(traced, emitted)
 

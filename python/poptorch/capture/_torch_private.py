@@ -126,10 +126,18 @@ def _is_causal_mask(detect, mask, is_causal=None, size=None):
     return False if is_causal is None and unknown else detect(mask, is_causal, size)
 
 
+def _tensor_text(plain, tensor, *, tensor_contents=None):
+    """A tensor of the program has no values while it is captured."""
+    if isinstance(tensor, FakeTensor):
+        shape = list(tensor.shape)
+        return f"tensor(<unavailable>, shape={shape}, dtype={tensor.dtype}, device='ipu:0')"
+    return plain(tensor, tensor_contents=tensor_contents)
+
+
 @contextlib.contextmanager
 def patched_torch():
-    """While capturing: checkpoint runs plainly, RNNs decompose, and neither distributions nor masks
-    of transformers are looked at."""
+    """While capturing: checkpoint runs plainly, RNNs decompose, tensors are printed without values,
+    and neither distributions nor masks of transformers are looked at."""
     saved_function = torch_checkpoint.CheckpointFunction
     saved_generator = torch_checkpoint._checkpoint_without_reentrant_generator
     distribution = torch.distributions.Distribution
@@ -141,6 +149,8 @@ def patched_torch():
     torch._C._set_mkldnn_enabled(False)  # or torch.lstm becomes one opaque mkldnn_rnn_layer
     detect = transformer._detect_is_causal_mask
     transformer._detect_is_causal_mask = functools.partial(_is_causal_mask, detect)
+    text = torch._tensor_str._str
+    torch._tensor_str._str = functools.partial(_tensor_text, text)
     try:
         yield
     finally:
@@ -149,6 +159,7 @@ def patched_torch():
         distribution._validate_args = validate
         torch._C._set_mkldnn_enabled(mkldnn)
         transformer._detect_is_causal_mask = detect
+        torch._tensor_str._str = text
 
 
 @contextlib.contextmanager

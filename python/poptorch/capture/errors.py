@@ -7,6 +7,7 @@ import sys
 
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _internal_code = {}
+_excludes = ()
 
 
 def _torch_root():
@@ -18,12 +19,21 @@ def _torch_root():
 _TORCH = _torch_root()
 
 
+def exclude_paths(fragments):
+    """Lines of files whose path has one of these fragments are never reported as the user's."""
+    global _excludes
+    if tuple(fragments) != _excludes:
+        _excludes = tuple(fragments)
+        _internal_code.clear()
+
+
 def is_internal(code):
     """Whether a code object belongs to torch or to this package rather than to the user."""
     known = _internal_code.get(code)
     if known is None:
         name = code.co_filename
         known = name.startswith((_TORCH, _HERE, "<")) and not name.startswith("<ipython")
+        known = known or any(fragment in name for fragment in _excludes)
         _internal_code[code] = known
     return known
 

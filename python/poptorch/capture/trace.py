@@ -84,6 +84,7 @@ class Session:
         self.streams = 0
         self.by_sequence = {}
         self.last_tag = Tag("", 0, "", False, *placement.DEFAULT)
+        self.name_scopes = []
         self._scopes = scopes
         self._scope_stack = []
 
@@ -101,6 +102,7 @@ class Session:
 
     def forward_tag(self, frame):
         scope = next((s for s in reversed(self._scope_stack) if s is not None), "")
+        scope = ".".join([*self.name_scopes, scope] if scope else self.name_scopes)
         file, line = errors.user_frame(frame)
         tag = Tag(file, line, scope, False, *placement.current_placement())
         # Ops that make no autograd node see the previous one's number and must not take it over.
@@ -287,11 +289,11 @@ def _check_state_of_result(leaves):
             raise errors.make_error(f"forward returned a tensor of layout {leaf.layout}")
 
 
-def trace_model(model, args, kwargs, *, training, native_ops):
+def trace_model(model, args, kwargs, *, training, native_ops, module_scopes=True):
     """Captures one call `model(*args, **kwargs)`; returns a Traced."""
     slots = collect_state(model)
     scopes = {}
-    for name, module in model.named_modules():
+    for name, module in model.named_modules() if module_scopes else ():
         scopes.setdefault(id(module), name)
     session = Session(training, native_ops, scopes)
     inputs = structure.argument_leaves(args, kwargs)

@@ -19,13 +19,20 @@ from poptorch.strategies import (
     Stage,
 )
 from poptorch.options import Attribute, ConfigFileError, Options, TensorLocationSettings
-from poptorch import optim
-from poptorch.capture import identity_loss, running_on_ipu as isRunningOnIpu
+from poptorch import ops, optim, profiling
+from poptorch.ops import *  # noqa: F403
+from poptorch._blocks import module_repr, print
+from poptorch.capture import running_on_ipu as isRunningOnIpu
 from poptorch.custom_args import ICustomArgParser, registerCustomArgParser
 from poptorch._device import ipuHardwareIsAvailable, ipuHardwareVersion
 from poptorch._hooks import registerPostCompileHook, registerPreCompileHook
+from poptorch._pending import pending_function
+from poptorch._process import install
 from poptorch.dataloader import AsynchronousDataAccessor, DataLoader
 from poptorch.executor import PoplarExecutor, inferenceModel, trainingModel
+
+load = pending_function("poptorch.load")
+autocast = pending_function("poptorch.autocast")
 
 __all__ = [
     "AsynchronousDataAccessor",
@@ -47,20 +54,29 @@ __all__ = [
     "TensorLocationSettings",
     "UnrecoverableError",
     "__version__",
+    "autocast",
     "createPoptorchError",
     "enums",
-    "identity_loss",
     "inferenceModel",
     "ipuHardwareIsAvailable",
     "ipuHardwareVersion",
     "isRunningOnIpu",
+    "load",
     "logger",
+    "module_repr",
+    "ops",
     "optim",
     "poptorch_core",
+    "print",
+    "profiling",
     "registerCustomArgParser",
     "registerPostCompileHook",
     "registerPreCompileHook",
     "setLogLevel",
     "trainingModel",
     *enums.__all__,
+    *ops.__all__,
 ]
+
+install()
+del install, pending_function

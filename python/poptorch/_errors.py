@@ -71,9 +71,10 @@ def createPoptorchError(msg: str) -> Error:
     return Error(msg)
 
 
-def not_yet(what: str) -> Error:
+def not_yet(what: str, missing: str = "") -> Error:
     """The error of a part of the API that exists by name only."""
-    return Error(f"{what} is not available yet in this version.", type="not_yet")
+    reason = f": {missing}" if missing else ""
+    return Error(f"{what} is not available yet in this version{reason}.", type="not_yet")
 
 
 def raise_core_error(exc: BaseException) -> NoReturn:

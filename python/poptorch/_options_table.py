@@ -61,6 +61,15 @@ class Option:
     enum: type[Enum] | None = None
     #: Stored among the backend options (``_Popart``) under ``key``.
     backend: bool = False
+    #: What is still missing for the option to do what it says; a model compiled with it warns.
+    pending: str = ""
+    #: The method of options.py that sets the value, if it has no setter of its own.
+    method: str = ""
+
+    @property
+    def shown_setter(self) -> str:
+        """The method that sets the value; the key if there is none."""
+        return self.setter or self.method or self.key
 
 
 # Checks -------------------------------------------------------------------------------------------

@@ -1,31 +1,129 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names of the API that exist but raise a "not yet" error: one table, read by the documentation."""
+"""Names of the API that exist but raise a "not yet" error: one table, from which the stubs and the
+page ``docs/pending.md`` are made (``python -m poptorch._pending > docs/pending.md``)."""
 
+import inspect
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NoReturn
 
 from poptorch._errors import not_yet
 
-#: Methods of an executor.
-METHODS = (
-    "compileAndExport",
-    "loadExecutable",
-    "save",
+
+@dataclass(frozen=True)
+class Pending:
+    """A row: a public name, its parameters, when it raises, and what is missing."""
+
+    name: str
+    parameters: str
+    missing: str
+    #: Raises only while a model is captured; elsewhere it does what PopTorch does on the CPU.
+    in_models: bool = False
+
+
+PENDING: tuple[Pending, ...] = (
+    Pending(
+        "poptorch.PoplarExecutor.compileAndExport",
+        "self, filename, *args, export_model=True, **kwargs",
+        "programs are not written to files",
+    ),
+    Pending(
+        "poptorch.PoplarExecutor.save",
+        "self, filename, export_model=True, save_rng_state=True",
+        "programs are not written to files",
+    ),
+    Pending(
+        "poptorch.PoplarExecutor.loadExecutable",
+        "self, filename",
+        "programs are not read from files",
+    ),
+    Pending("poptorch.load", "filename, edit_opts_fn=None", "programs are not read from files"),
+    Pending("poptorch.autocast", "enabled=True", "regions are not cast automatically"),
+    Pending(
+        "poptorch.ctc_beam_search_decoder",
+        "probs, lengths, blank=0, beam_width=100, top_paths=1",
+        "there is no decoder in programs",
+        in_models=True,
+    ),
+    Pending(
+        "poptorch.custom_op",
+        "inputs, name, domain, domain_version, example_outputs, attributes=None",
+        "ops of the user's cannot be loaded",
+        in_models=True,
+    ),
+    Pending(
+        "poptorch.CPU",
+        "layer_to_call, ID",
+        "functions of the user's are not called by programs",
+        in_models=True,
+    ),
 )
+_ROWS = {row.name: row for row in PENDING}
+
+
+def raise_not_yet(name: str) -> NoReturn:
+    """Raise the error of the row ``name``."""
+    row = _ROWS[name]
+    where = " in a captured model" if row.in_models else ""
+    raise not_yet(f"{name}(){where}", row.missing)
+
+
+def pending_function(name: str) -> Callable[..., Any]:
+    """A function that only raises, with the parameters of its row."""
+    row = _ROWS[name]
+
+    def function(*args: Any, **kwargs: Any) -> Any:
+        raise_not_yet(name)
+
+    function.__name__ = name.rpartition(".")[2]
+    function.__qualname__ = name.partition(".")[2]
+    function.__doc__ = f"Not available yet: {row.missing}."
+    function.__signature__ = inspect.signature(  # type: ignore[attr-defined]
+        eval(f"lambda {row.parameters}: None")
+    )
+    function.is_pending = True  # type: ignore[attr-defined]
+    return function
 
 
 def add_pending_methods(cls: type) -> type:
-    """Give ``cls`` those of the pending methods that it does not define."""
-    for name in METHODS:
-        if name not in cls.__dict__:
-            setattr(cls, name, _pending(name))
+    """Give ``cls`` those of its rows that it does not define."""
+    prefix = f"poptorch.{cls.__name__}."
+    for row in PENDING:
+        name = row.name.removeprefix(prefix)
+        if name != row.name and name not in cls.__dict__:
+            setattr(cls, name, pending_function(row.name))
     return cls
 
 
-def _pending(name: str) -> Callable[..., Any]:
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        raise not_yet(f"{name}()")
+def page() -> str:
+    """The text of ``docs/pending.md``."""
+    from poptorch._options_table import OPTIONS
 
-    method.__name__ = name
-    method.__doc__ = "Not available yet."
-    return method
+    names = "\n".join(
+        f"| `{row.name}` | {'inside models' if row.in_models else 'always'} | {row.missing} |"
+        for row in sorted(PENDING, key=lambda row: row.name.lower())
+    )
+    options = "\n".join(
+        f"| `{row.section}.{row.shown_setter}` | {row.pending} |" for row in OPTIONS if row.pending
+    )
+    return f"""# Not available yet
+
+Made by `python -m poptorch._pending` from the tables in `python/poptorch/_pending.py` and
+`python/poptorch/_options_table.py`; a test compares them.
+
+These names exist with PopTorch's parameters. Calling them raises a `poptorch.Error` of type `not_yet`.
+
+| Name | Raises | Missing |
+|---|---|---|
+{names}
+
+These options are accepted and kept. A model compiled with them runs, and a warning says what is missing.
+
+| Option | Missing |
+|---|---|
+{options}
+"""
+
+
+if __name__ == "__main__":
+    print(page(), end="")

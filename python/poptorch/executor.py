@@ -12,6 +12,7 @@ import torch
 from poptorch import _core, _state
 from poptorch._args import Bound, Preparer, Signature, Template, micro_batch
 from poptorch._batching import Batching
+from poptorch._blocks import module_repr, placing
 from poptorch._errors import Error, createPoptorchError, raise_core_error
 from poptorch._executable import Executable
 from poptorch._hooks import around_capture
@@ -31,6 +32,7 @@ from poptorch._replica_groups import (
 )
 from poptorch._version import __version__
 from poptorch.capture import capture
+from poptorch.capture.errors import exclude_paths
 from poptorch.enums import ConnectionType, MeanReductionStrategy, OutputMode, ReductionType
 from poptorch.optim import SGD
 from poptorch.optim import Optimizer as PoptorchOptimizer
@@ -166,11 +168,11 @@ class PoplarExecutor(Inspection):
             self._links = [s for s in _state.syncs_of(self._model) if s is not self._sync]
             for sync in (*self._links, self._sync):
                 sync.refresh()
-            strategy = self._options._execution_strategy
-            strategy.onStartTracing()
+            exclude_paths(self._options._source_location_excludes)
             groups = group_sizes(self._groupings, self._model, batching.replicas)
             with (
                 around_capture(),
+                placing(self._options._execution_strategy),
                 _state.plain_tensors(self._model),
                 one_group(self._model, groups) as standins,
             ):
@@ -182,8 +184,8 @@ class PoplarExecutor(Inspection):
                     native_ops=_native_ops(),
                     name="training" if self._training else "inference",
                     loss_scaling=self._training and self._settings().scales_loss,
+                    module_scopes=self._options._module_namescope_enabled,
                 )
-            strategy.onEndTracing()
             bar.captured()
             for info in captured.params:
                 if id(info.tensor) in standins:
@@ -523,7 +525,7 @@ class PoplarExecutor(Inspection):
         return getattr(model, attribute)
 
     def __repr__(self) -> str:
-        return repr(self._user_model)
+        return module_repr(self._user_model)
 
     def __reduce__(self) -> Any:
         """In another process it is a wrapper that has not been compiled, with these weights."""

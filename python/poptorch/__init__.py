@@ -19,7 +19,8 @@ from poptorch.strategies import (
     Stage,
 )
 from poptorch.options import Attribute, ConfigFileError, Options, TensorLocationSettings
-from poptorch import ops, optim, profiling
+from poptorch import autocasting, ops, optim, profiling
+from poptorch.autocasting import autocast
 from poptorch.ops import *  # noqa: F403
 from poptorch._blocks import module_repr, print
 from poptorch.capture import running_on_ipu as isRunningOnIpu
@@ -32,7 +33,6 @@ from poptorch.dataloader import AsynchronousDataAccessor, DataLoader
 from poptorch.executor import PoplarExecutor, inferenceModel, trainingModel
 
 load = pending_function("poptorch.load")
-autocast = pending_function("poptorch.autocast")
 
 __all__ = [
     "AsynchronousDataAccessor",
@@ -55,6 +55,7 @@ __all__ = [
     "UnrecoverableError",
     "__version__",
     "autocast",
+    "autocasting",
     "createPoptorchError",
     "enums",
     "inferenceModel",

@@ -6,7 +6,8 @@ import os
 _VIRTUAL_IPU_VERSION = 2
 
 
-def _model_requested() -> bool:
+def model_requested() -> bool:
+    """Whether the environment asks for the IPU Model."""
     names = ("POPTORCH_IPU_MODEL", "POPTORCH_SMALL_IPU_MODEL")
     return any(os.environ.get(name, "0") not in ("", "0") for name in names)
 
@@ -14,7 +15,7 @@ def _model_requested() -> bool:
 def ipuHardwareIsAvailable(num_ipus: int = 1) -> bool:
     """Whether a device with ``num_ipus`` IPUs exists; False if the IPU Model is asked for."""
     limit = int(os.environ.get("TESSERA_IPUS", "16"))
-    return not _model_requested() and 0 < num_ipus <= limit
+    return not model_requested() and 0 < num_ipus <= limit
 
 
 def ipuHardwareVersion() -> int:

@@ -4,6 +4,9 @@
 from typing import Any, NoReturn
 
 PY_ERROR_TYPE = "poptorch_py_error"
+CPP_ERROR_TYPE = "poptorch_cpp_error"
+_LONG = 80  # lines
+_LOG = "poptorch_error.log"
 
 
 class Error(Exception):
@@ -21,11 +24,16 @@ class Error(Exception):
         self.location = location
         super().__init__(self._format())
 
+    #: What the text says between the message and the place.
+    _action = ""
+
     def _format(self) -> str:
-        text = f"'{self.type}': {self.message}"
-        if self.location:
-            text += f"\nError raised in:\n  [0] {self.location}"
-        return text
+        text = f"'{self.type}': {self.message}{self._action}"
+        if not self.location:
+            return text
+        if self.type != PY_ERROR_TYPE:  # the first word of a location is file:line
+            text = f"In {self.location.split(' ')[0]}: {text}"
+        return f"{text}\nError raised in:\n  [0] {self.location}"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (self.__class__, (self.message, self.type, self.location))
@@ -46,12 +54,8 @@ class RecoverableError(Error):
         recovery_action: str = "FULL_RESET",
     ) -> None:
         self.recovery_action = recovery_action
+        self._action = f"\nRecovery action required: {recovery_action}"
         super().__init__(message, type, location)
-
-    def _format(self) -> str:
-        head, _, tail = super()._format().partition("\nError raised in:")
-        text = f"{head}\nRecovery action required: {self.recovery_action}"
-        return text + (f"\nError raised in:{tail}" if tail else "")
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (self.__class__, (self.message, self.type, self.location, self.recovery_action))
@@ -77,14 +81,27 @@ def not_yet(what: str, missing: str = "") -> Error:
     return Error(f"{what} is not available yet in this version{reason}.", type="not_yet")
 
 
+def _short(message: str) -> str:
+    """The message; a very long one is written to a file and replaced by its name."""
+    if message.count("\n") < _LONG:
+        return message
+    try:
+        with open(_LOG, "w", encoding="utf-8") as file:
+            file.write(message + "\n")
+    except OSError:
+        return message  # nowhere to write to
+    return f"See {_LOG} for details"
+
+
 def raise_core_error(exc: BaseException) -> NoReturn:
     """Raise the public exception for ``exc``, which the core raised."""
     if isinstance(exc, Error):
         raise exc
     from poptorch import _core
 
-    message = str(getattr(exc, "message", None) or exc)
-    kind = str(getattr(exc, "type", None) or "poptorch_cpp_error")
+    message = _short(str(getattr(exc, "message", None) or exc))
+    kind = str(getattr(exc, "type", None) or CPP_ERROR_TYPE)
+    kind = CPP_ERROR_TYPE if kind == "tessera" else kind
     location = str(getattr(exc, "location", None) or "")
     if isinstance(exc, _core.RecoverableError):
         action = str(getattr(exc, "recovery_action", None) or "FULL_RESET")

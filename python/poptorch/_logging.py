@@ -5,6 +5,7 @@ import logging
 import os
 import sys
 
+DEFAULT_LEVEL = "INFO"
 LEVELS = {
     "TRACE_ALL": 1,
     "TRACE": 5,
@@ -37,6 +38,32 @@ class _Formatter(logging.Formatter):
         return super().format(copied)
 
 
+class _RepeatLimit(logging.Filter):
+    """Lets a line pass a limited number of times."""
+
+    _REMEMBERED = 10_000  # different lines, so that a long run does not fill the memory
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.limit = 4
+        self._seen: dict[tuple[int, str], int] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if len(self._seen) > self._REMEMBERED:
+            self._seen.clear()
+        key = (record.levelno, record.getMessage())
+        count = self._seen[key] = self._seen.get(key, 0) + 1
+        return count <= self.limit
+
+
+_repeats = _RepeatLimit()
+
+
+def limit_repeats(count: int) -> None:
+    """Show one and the same line at most ``count`` times."""
+    _repeats.limit = count
+
+
 def setLogLevel(level: str | int) -> None:
     """Set the level of the package's log.
 
@@ -55,10 +82,17 @@ def setLogLevel(level: str | int) -> None:
 
 def _install() -> None:
     if not logger.handlers:
-        handler = logging.StreamHandler()
+        handler = _destination(os.environ.get("POPTORCH_LOG_DEST", "stderr"))
         handler.setFormatter(_Formatter(sys.stdout.isatty() and sys.stderr.isatty()))
+        handler.addFilter(_repeats)
         logger.addHandler(handler)
-    setLogLevel(os.environ.get("POPTORCH_LOG_LEVEL", "WARN"))
+    setLogLevel(os.environ.get("POPTORCH_LOG_LEVEL", DEFAULT_LEVEL))
+
+
+def _destination(name: str) -> logging.Handler:
+    if name in ("stdout", "stderr"):
+        return logging.StreamHandler(getattr(sys, name))
+    return logging.FileHandler(name, delay=True)
 
 
 _install()

@@ -144,6 +144,20 @@ def partials_name(dtype: Any) -> str:
     return "half" if dtype == torch.half else "float"
 
 
+def _autocast_enabled(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f"autocastEnabled needs a bool, got {value!r}")
+    return value
+
+
+def _autocast_policy(value: Any) -> Any:
+    from poptorch.autocasting import Policy
+
+    if not isinstance(value, Policy):
+        raise ValueError(f"autocastPolicy needs a poptorch.autocasting.Policy, got {value!r}")
+    return value
+
+
 def _synthetic_mode(enabled: bool) -> int:
     return 2 if enabled else 0
 
@@ -164,15 +178,17 @@ OPTIONS: tuple[Option, ...] = (
         "Options",
         "input_group_size",
         P,
-        "How many replicas share one slice of the inputs; see inputReplicaGrouping.",
+        "How many replicas share one slice of the inputs.",
         default=1,
+        method="inputReplicaGrouping",
     ),
     Option(
         "Options",
         "input_cgt",
         P,
-        "Which replicas share one slice of the inputs; see inputReplicaGrouping.",
+        "Which replicas share one slice of the inputs.",
         default=CommGroupType.Consecutive,
+        method="inputReplicaGrouping",
     ),
     Option(
         "Options",
@@ -202,7 +218,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "Options",
         "max_repeat_logs",
-        R,
+        H,
         "How often one log line may be repeated; None for no limit.",
         default=4,
         setter="maxRepeatLogs",
@@ -222,23 +238,27 @@ OPTIONS: tuple[Option, ...] = (
         "Options",
         "anchored_tensors",
         P,
-        "Internal tensors that are returned after each call; see anchorTensor.",
+        "Internal tensors that are returned after each call.",
         default={},
+        method="anchorTensor",
+        pending="getAnchoredTensor does not exist yet",
     ),
     Option(
         "Options",
         "output_mode",
         P,
-        "Which outputs of a call are returned; see outputMode.",
+        "Which outputs of a call are returned.",
         default=int(OutputMode.Default),
         enum=OutputMode,
+        method="outputMode",
     ),
     Option(
         "Options",
         "output_return_period",
         P,
-        "The period of OutputMode.EveryN; see outputMode.",
+        "The period of OutputMode.EveryN.",
         default=1,
+        method="outputMode",
     ),
     Option(
         "Options",
@@ -262,7 +282,7 @@ OPTIONS: tuple[Option, ...] = (
         "Options",
         "available_memory_proportion",
         R,
-        'Share of tile memory that large ops may use as scratch, per IPU: ``{"IPU0": 0.5}``.',
+        'Share of tile memory that large ops may use as scratch, per IPU: `{"IPU0": 0.5}`.',
         default={},
         setter="setAvailableMemoryProportion",
         check=_memory_proportions,
@@ -296,23 +316,26 @@ OPTIONS: tuple[Option, ...] = (
         "Options",
         "ipu_version",
         H,
-        "Version of the IPU that is compiled for; see useOfflineIpuTarget.",
+        "Version of the IPU that is compiled for.",
+        method="useOfflineIpuTarget",
     ),
     Option(
         "Options",
         "random_seed",
         H,
-        "Seed of the random numbers drawn on the device; see randomSeed.",
+        "Seed of the random numbers drawn on the device.",
         check=instance_of(int),
+        method="randomSeed",
     ),
     Option(
         "Options",
-        "updatable_named_buffers",
+        "updatableNamedBuffers",
         H,
         "Buffers that copyNamedBuffersToDevice may refresh alone.",
-        default=[],
         setter="updatableNamedBuffers",
         argument="buffers",
+        check=list,
+        backend=True,
     ),
     Option(
         "Options",
@@ -338,8 +361,9 @@ OPTIONS: tuple[Option, ...] = (
         "Options",
         "_module_namescope_enabled",
         H,
-        "Prefix the names of ops with the path of their module; see disableModuleNamescope.",
+        "Prefix the names of ops with the path of their module.",
         default=True,
+        method="disableModuleNamescope",
     ),
     Option(
         "Options",
@@ -363,12 +387,13 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "Options",
         "syntheticDataMode",
-        R,
+        H,
         "Generate inputs on the device instead of transferring them.",
         setter="enableSyntheticData",
         argument="enabled",
         check=_synthetic_mode,
         backend=True,
+        pending="the inputs of the call are used",
     ),
     Option(
         "Options",
@@ -387,6 +412,32 @@ OPTIONS: tuple[Option, ...] = (
         "Rearrange outputs on the host instead of on the device.",
         default=False,
         backend=True,
+    ),
+    Option(
+        "Options",
+        "enableEngineCaching",
+        H,
+        "Keep compiled programs in a directory and use them again.",
+        method="enableExecutableCaching",
+        backend=True,
+        pending="every program is compiled anew",
+    ),
+    Option(
+        "Options",
+        "cachePath",
+        H,
+        "The directory of compiled programs.",
+        method="enableExecutableCaching",
+        backend=True,
+    ),
+    Option(
+        "Options",
+        "engineOptions",
+        H,
+        "Engine options, among them those of profiling.",
+        method="enableProfiling",
+        backend=True,
+        pending="no reports are written",
     ),
     # Training ------------------------------------------------------------------------------------
     Option(
@@ -424,17 +475,19 @@ OPTIONS: tuple[Option, ...] = (
         setter="setAutomaticLossScaling",
         argument="enabled",
         backend=True,
+        pending="the loss scale stays as it is",
     ),
     # Precision -----------------------------------------------------------------------------------
     Option(
         "Precision",
-        "enableFloatingPointExceptions",
+        "enableFloatingPointChecks",
         P,
         "Fail a run that computes a NaN, an overflow or a division by zero.",
         setter="enableFloatingPointExceptions",
         argument="enabled",
         check=_bool_named("enableFloatingPointExceptions"),
         backend=True,
+        pending="runs do not stop at invalid numbers",
     ),
     Option(
         "Precision",
@@ -445,6 +498,42 @@ OPTIONS: tuple[Option, ...] = (
         argument="enabled",
         check=_bool_named("enableStochasticRounding"),
         backend=True,
+        pending="rounding is to the nearest number",
+    ),
+    Option(
+        "Precision",
+        "partialsTypeMatMuls",
+        P,
+        "The type in which matrix products accumulate.",
+        method="setPartialsType",
+        backend=True,
+        pending="products of float16 accumulate in float32",
+    ),
+    Option(
+        "Precision",
+        "convolutionOptions",
+        P,
+        "The type in which convolutions accumulate, and hints about their layout.",
+        method="setPartialsType",
+        backend=True,
+    ),
+    Option(
+        "Precision",
+        "autocast_enabled",
+        P,
+        "Whether regions marked by poptorch.autocast are cast.",
+        default=True,
+        setter="autocastEnabled",
+        check=_autocast_enabled,
+    ),
+    Option(
+        "Precision",
+        "autocast_policy",
+        P,
+        "Which ops are cast to which type in such regions.",
+        setter="autocastPolicy",
+        check=_autocast_policy,
+        pending="regions are not cast automatically",
     ),
     # Tensor locations ----------------------------------------------------------------------------
     Option(
@@ -493,9 +582,40 @@ OPTIONS: tuple[Option, ...] = (
         check=_location,
     ),
     # Distributed ---------------------------------------------------------------------------------
-    Option("Distributed", "num_distributed_processes", P, "Number of processes.", default=1),
-    Option("Distributed", "distributed_process_id", H, "Index of this process.", default=0),
+    Option(
+        "Distributed",
+        "num_distributed_processes",
+        P,
+        "Number of processes; training needs 1 so far.",
+        default=1,
+        method="configureProcessId",
+    ),
+    Option(
+        "Distributed",
+        "distributed_process_id",
+        H,
+        "Index of this process.",
+        default=0,
+        method="configureProcessId",
+    ),
     Option("Distributed", "ipuof_configs", R, "Partition configurations.", default={}),
+    # Backend -------------------------------------------------------------------------------------
+    Option(
+        "_Popart",
+        "patterns",
+        R,
+        "Which rewrite patterns are on or off.",
+        method="setPatterns",
+        backend=True,
+    ),
+    Option(
+        "_Popart",
+        "patterns_level",
+        R,
+        "Which patterns are on by default.",
+        method="setPatterns",
+        backend=True,
+    ),
     # Location settings ---------------------------------------------------------------------------
     Option(
         "TensorLocationSettings",
@@ -515,7 +635,13 @@ OPTIONS: tuple[Option, ...] = (
         argument="min_elements",
         check=instance_of(int),
     ),
-    Option("TensorLocationSettings", "onChip", R, "Keep the tensors on chip."),
+    Option(
+        "TensorLocationSettings",
+        "onChip",
+        R,
+        "Keep the tensors on chip.",
+        method="useOnChipStorage",
+    ),
     Option(
         "TensorLocationSettings",
         "useReplicatedTensorSharding",

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Names of the API that exist but raise a "not yet" error: one table, from which the stubs and the
-page ``docs/pending.md`` are made (``python -m poptorch._pending > docs/pending.md``)."""
+page ``docs/pending.md`` are made."""
 
 import inspect
 from collections.abc import Callable
@@ -38,7 +38,12 @@ PENDING: tuple[Pending, ...] = (
         "programs are not read from files",
     ),
     Pending("poptorch.load", "filename, edit_opts_fn=None", "programs are not read from files"),
-    Pending("poptorch.autocast", "enabled=True", "regions are not cast automatically"),
+    Pending(
+        "poptorch.autocast",
+        "enabled=True",
+        "regions are not cast automatically",
+        in_models=True,
+    ),
     Pending(
         "poptorch.ctc_beam_search_decoder",
         "probs, lengths, blank=0, beam_width=100, top_paths=1",
@@ -93,37 +98,3 @@ def add_pending_methods(cls: type) -> type:
         if name != row.name and name not in cls.__dict__:
             setattr(cls, name, pending_function(row.name))
     return cls
-
-
-def page() -> str:
-    """The text of ``docs/pending.md``."""
-    from poptorch._options_table import OPTIONS
-
-    names = "\n".join(
-        f"| `{row.name}` | {'inside models' if row.in_models else 'always'} | {row.missing} |"
-        for row in sorted(PENDING, key=lambda row: row.name.lower())
-    )
-    options = "\n".join(
-        f"| `{row.section}.{row.shown_setter}` | {row.pending} |" for row in OPTIONS if row.pending
-    )
-    return f"""# Not available yet
-
-Made by `python -m poptorch._pending` from the tables in `python/poptorch/_pending.py` and
-`python/poptorch/_options_table.py`; a test compares them.
-
-These names exist with PopTorch's parameters. Calling them raises a `poptorch.Error` of type `not_yet`.
-
-| Name | Raises | Missing |
-|---|---|---|
-{names}
-
-These options are accepted and kept. A model compiled with them runs, and a warning says what is missing.
-
-| Option | Missing |
-|---|---|
-{options}
-"""
-
-
-if __name__ == "__main__":
-    print(page(), end="")

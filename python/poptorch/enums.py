@@ -4,6 +4,7 @@
 from enum import Enum, IntEnum
 
 __all__ = [
+    "AnchorMode",
     "AutoStage",
     "CommGroupType",
     "ConnectionType",
@@ -33,6 +34,10 @@ class OutputMode(IntEnum):
     All = 2
     Sum = 3
     Default = 4
+
+
+#: The name up to PopTorch 2.4.
+AnchorMode = OutputMode
 
 
 class ReductionType(IntEnum):

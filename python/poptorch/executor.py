@@ -21,6 +21,7 @@ from poptorch._inspection import Anchor, Inspection, anchors_of
 from poptorch._logging import logger
 from poptorch._optimizer_table import Settings, needs_running_mean, settings_of
 from poptorch._optimizers import AttributeWatch, DeviceOptimizer, optimizer_lines
+from poptorch._options_check import check_compilable
 from poptorch._pending import add_pending_methods
 from poptorch._progress import Compilation
 from poptorch._replica_groups import (
@@ -158,6 +159,7 @@ class PoplarExecutor(Inspection):
         self._compile(args, kwargs)
 
     def _compile(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        check_compilable(self._options, self._training)
         given = self._signature.bind(args, kwargs)
         bound = self._prepare(given, compiling=True)
         batching = Batching.of(self._options, self._training)
@@ -349,7 +351,7 @@ class PoplarExecutor(Inspection):
         """Send the buffers listed in ``Options.updatableNamedBuffers`` to the device."""
         if self._mover is None:
             raise createPoptorchError(_NOT_COMPILED)
-        names = self._options.updatable_named_buffers
+        names = self._options._Popart.options.get("updatableNamedBuffers")
         if not names:
             raise createPoptorchError("No named buffers marked as updatable")
         self._mover.upload(names)
@@ -597,7 +599,7 @@ def _own_options(options: Options | None, training: bool) -> Options:
         own.outputMode(OutputMode.Final if training else OutputMode.All)
     if not training and own.Training.gradient_accumulation != 1:
         hint = ""
-        if isinstance(own._execution_strategy, PipelinedExecution):
+        if type(own._execution_strategy) is PipelinedExecution:
             hint = " Use deviceIterations to keep the pipeline full instead."
         raise createPoptorchError(
             "You must set poptorch.Options().Training.gradientAccumulation to 1 or leave it as its "

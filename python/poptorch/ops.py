@@ -51,7 +51,7 @@ __all__ = [
 ]
 
 
-# Hints: the values stay as they are -----------------------------------------------------------------
+# Hints: the values stay as they are ---------------------------------------------------------------
 
 
 def nop(tensor: torch.Tensor) -> torch.Tensor:
@@ -164,7 +164,7 @@ class MultiConv:
         MultiConv._open = False
 
 
-# Products and slices --------------------------------------------------------------------------------
+# Products and slices ------------------------------------------------------------------------------
 
 
 def serializedMatMul(
@@ -261,7 +261,7 @@ def _positions(start: torch.Tensor, size: int, step: int, length: int) -> torch.
     return (start.reshape(()).long() + torch.arange(0, size, step)) % length
 
 
-# Control flow ---------------------------------------------------------------------------------------
+# Control flow -------------------------------------------------------------------------------------
 
 
 def _inference_only(op: str) -> None:
@@ -327,7 +327,7 @@ def cond(
     return [torch.where(flag, a.reshape(b.shape), b) for a, b in zip(chosen, other, strict=True)]
 
 
-# Pending in captured models -------------------------------------------------------------------------
+# Pending in captured models -----------------------------------------------------------------------
 
 
 def ctc_beam_search_decoder(

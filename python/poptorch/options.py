@@ -16,7 +16,13 @@ from poptorch._logging import logger
 from poptorch._options_impl import OptionsDict
 from poptorch._options_table import OPTIONS, Effect, partials_name
 from poptorch._progress import ProgressBar
-from poptorch.enums import CommGroupType, ConnectionType, HalfFloatCastingBehavior, OutputMode
+from poptorch.enums import (
+    CommGroupType,
+    ConnectionType,
+    HalfFloatCastingBehavior,
+    OutputMode,
+    ReductionType,
+)
 from poptorch.strategies import PipelinedExecution, _IExecutionStrategy
 
 __all__ = ["Attribute", "ConfigFileError", "Options", "TensorLocationSettings"]
@@ -61,7 +67,7 @@ class _PopartOptions:
         assert isinstance(patterns, dict), f"Expected a dict of patterns, got {patterns!r}"
         assert isinstance(level, int), f"Expected an int as level, got {level!r}"
         self.set("patterns", patterns)
-        return self.set("patternsLevel", level)
+        return self.set("patterns_level", level)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "_PopartOptions":
         result = _PopartOptions()
@@ -124,6 +130,9 @@ class _PrecisionOptions(_BackendOptions):
         logger.warning("Precision.runningStatisticsAlwaysFloat is deprecated and has no effect")
         return self
 
+    # The name up to PopTorch 2.1.
+    runningVarianceAlwaysFloat = runningStatisticsAlwaysFloat
+
 
 class _TrainingOptions(_BackendOptions):
     """Options that only training models use."""
@@ -134,6 +143,10 @@ class _TrainingOptions(_BackendOptions):
         """Tile layout hint; recorded, no effect on virtual IPUs."""
         self._merge_convolution_option("enableConvDithering", "true" if enabled else "false")
         return self
+
+    def accumulationReductionType(self, reduction_type: ReductionType) -> "_TrainingOptions":
+        """The name of ``accumulationAndReplicationReductionType`` up to PopTorch 2.1."""
+        return self.accumulationAndReplicationReductionType(reduction_type)
 
 
 class _DistributedOptions(OptionsDict):
@@ -403,6 +416,23 @@ class Options(OptionsDict):
         """Add fragments of paths that are hidden from reported source locations."""
         return self.sourceLocationExcludes([*self._source_location_excludes, *excludes])
 
+    # Older names ---------------------------------------------------------------------------------
+
+    def anchorMode(
+        self, anchor_mode: OutputMode, anchor_return_period: int | None = None
+    ) -> "Options":
+        """The name of :meth:`outputMode` up to PopTorch 2.4."""
+        return self.outputMode(anchor_mode, anchor_return_period)
+
+    def defaultAnchorMode(self) -> bool:
+        """The name of :meth:`defaultOutputMode` up to PopTorch 2.4."""
+        return self.defaultOutputMode()
+
+    @property
+    def Popart(self) -> _PopartOptions:
+        """The name of ``_Popart`` up to PopTorch 2.0."""
+        return self._popart
+
     # Loading -------------------------------------------------------------------------------------
 
     def loadFromFile(self, filepath: str) -> "Options":
@@ -432,7 +462,10 @@ class Options(OptionsDict):
         A list is passed as the positional arguments, anything else as the one argument;
         ``"EnumName.Member"`` stands for that member.
         """
-        for path, value in json.loads(string).items():
+        values = json.loads(string)
+        if not isinstance(values, dict):
+            raise ValueError(f"Options are a JSON object, not {string!r}")
+        for path, value in values.items():
             setter: Any = self
             for name in path.split("."):
                 setter = getattr(setter, name)

@@ -4,9 +4,8 @@
 from enum import IntEnum
 from typing import Any
 
-from poptorch._device import ipuHardwareVersion
+from poptorch import _device, _logging
 from poptorch._errors import Error, RecoverableError, UnrecoverableError
-from poptorch._logging import setLogLevel
 
 try:
     from poptorch import _core
@@ -17,6 +16,7 @@ __all__ = [
     "Error",
     "RecoverableError",
     "TestErrorType",
+    "TracingMode",
     "UnrecoverableError",
     "ipuHardwareVersion",
     "setLogLevel",
@@ -25,6 +25,22 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     return getattr(_core, name)
+
+
+def ipuHardwareVersion(numIpus: int = 1) -> int:
+    """The version of the IPUs; 0 if there are not as many."""
+    return _device.ipuHardwareVersion() if _device.ipuHardwareIsAvailable(numIpus) else 0
+
+
+def setLogLevel(level: int = 2) -> None:
+    """Set the level of the package's log: 0 (trace) to 4 (errors), or 6 (off)."""
+    _logging.setLogLevel(level)
+
+
+class TracingMode(IntEnum):
+    """How models are captured: there is one way."""
+
+    PopART = 0
 
 
 class TestErrorType(IntEnum):

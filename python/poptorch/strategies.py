@@ -34,7 +34,8 @@ class Stage:
         return self
 
     def __repr__(self) -> str:
-        return f"Stage({', '.join(map(repr, self._blocks))})"
+        ipu = "" if self._ipu is None else f".ipu({self._ipu})"
+        return f"Stage({', '.join(map(repr, self._blocks))}){ipu}"
 
 
 class Phase:
@@ -54,6 +55,9 @@ class Phase:
     def stage(self, idx: int) -> Stage:
         """The stage number ``idx``."""
         return self.stages[idx]
+
+    def __repr__(self) -> str:
+        return f"Phase({', '.join(map(repr, self.stages))})"
 
     def ipus(self, *ipus: int) -> "Phase":
         """Give each stage of the phase its IPU."""
@@ -144,7 +148,13 @@ class _IExecutionStrategy:
         raise NotImplementedError
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(map(repr, self._block_map))})"
+        # Complete, because it is part of the key of compiled programs.
+        if self._auto_stage is not None:
+            return (
+                f"{type(self).__name__}({type(self._auto_stage).__name__}.{self._auto_stage.name})"
+            )
+        stages = dict.fromkeys(self._block_map.values())
+        return f"{type(self).__name__}({', '.join(map(repr, stages))})"
 
 
 def _add_stage(block_map: dict[BlockId, Stage], stage: Stage) -> None:
@@ -153,15 +163,15 @@ def _add_stage(block_map: dict[BlockId, Stage], stage: Stage) -> None:
         block_map[block] = stage
 
 
-class ShardedExecution(_IExecutionStrategy):
-    """IPUs run one after the other, without pipelining.
+class PipelinedExecution(_IExecutionStrategy):
+    """Stages of the model run as a pipeline over micro-batches. The default strategy.
 
     Args:
         args: nothing or one :class:`AutoStage`; or stages, each a :class:`Stage`, a block id or
             a list of block ids.
     """
 
-    _mode = 1
+    _mode = 0
 
     def __init__(self, *args: Any) -> None:
         if len(args) == 1 and isinstance(args[0], AutoStage):
@@ -182,10 +192,10 @@ class ShardedExecution(_IExecutionStrategy):
         return {"execution_mode": self._mode}
 
 
-class PipelinedExecution(ShardedExecution):
-    """Stages of the model run as a pipeline over micro-batches. The default strategy."""
+class ShardedExecution(PipelinedExecution):
+    """IPUs run one after the other, without pipelining."""
 
-    _mode = 0
+    _mode = 1
 
 
 class _IPhasedExecution(_IExecutionStrategy):
@@ -217,6 +227,10 @@ class _IPhasedExecution(_IExecutionStrategy):
         """Whether the backward pass begins in a phase of its own."""
         self._separate_backward_phase = use
         return self
+
+    def __repr__(self) -> str:
+        rest = f"{self._tensors_liveness.name}, separate={self._separate_backward_phase}"
+        return f"{type(self).__name__}({', '.join(map(repr, self._phases))}; {rest})"
 
     def backendOptions(self) -> dict[str, Any]:
         return {

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The keys that ``Options._Popart.set`` may be given, by the type of their value. Programs set them
+to tune PopART; they are checked when a model is compiled, and have no effect on virtual IPUs."""
+
+from typing import Any
+
+from poptorch._errors import CPP_ERROR_TYPE, Error
+
+#: key -> (name of its enumeration, number of members); the value is a member's index.
+ENUMS = {
+    "accumulationAndReplicationReductionType": ("ReductionType", 3),
+    "autoRecomputation": ("RecomputationType", 5),
+    "autodiffSettings.stitchStrategy": ("AutodiffStitchStrategy", 4),
+    "automaticLossScalingSettings.gradientTensorTrackingMethod": (
+        "GradientTensorTrackingMethod",
+        3,
+    ),
+    "batchSerializationSettings.batchSchedule": ("BatchSerializationBatchSchedule", 4),
+    "batchSerializationSettings.method": ("BatchSerializationMethod", 3),
+    "batchSerializationSettings.transformContext": ("BatchSerializationTransformContext", 2),
+    "meanAccumulationAndReplicationReductionStrategy": ("MeanReductionStrategy", 2),
+    "mergeVarUpdate": ("MergeVarUpdateType", 4),
+    "subgraphCopyingStrategy": ("SubgraphCopyingStrategy", 2),
+    "syntheticDataMode": ("SyntheticDataMode", 4),
+    "virtualGraphMode": ("VirtualGraphMode", 4),
+}
+
+KEYS = {
+    "bool": """
+        aliasZeroCopy auto_round_num_ipus automaticLossScalingSettings.enabled
+        batchSerializationSettings.concatOnExecutionPhaseChange
+        batchSerializationSettings.concatOnPipelineStageChange
+        batchSerializationSettings.concatOnVirtualGraphChange broadcast_buffers compileEngine
+        constantWeights decomposeGradSum delayVarUpdates disableGradAccumulationTensorStreams
+        disableOptimizerStateTensorStreams dotOpNames enableDistributedReplicatedGraphs
+        enableEngineCaching enableExplicitIR enableExplicitMainLoops enableFloatingPointChecks
+        enableFullyConnectedPass enableGradientAccumulation enableInplaceAmbiguityChecking
+        enableLoadAndOffloadRNGState enableMergeExchange enableNonStableSoftmax enableOutlining
+        enableOutliningCopyCostPruning enablePipelining enablePrefetchDatastreams
+        enableReplicatedGraphs enableSerializedMatmuls enableStableNorm enableStochasticRounding
+        enableSupportedDataTypeCasting ensureFp32LossScaleTensor explicitRecomputation
+        exportPoplarComputationGraph exportPoplarVertexGraph groupHostSync
+        groupNormStridedChannelGrouping instrumentWithHardwareCycleCounter opxAliasChecking
+        opxModifyChecking rearrangeAnchorsOnHost rearrangeStreamsOnHost
+        replicatedCollectivesSettings.mergeAllReduceCollectives
+        replicatedCollectivesSettings.prepareScheduleForMergingCollectives
+        scheduleNonWeightUpdateGradientConsumersEarly separateCallOpPdfs separate_backward_phase
+        serial_phases_execution strictOpVersions useHostCopyOps use_model
+    """,
+    "uint64": """
+        accumulateOuterFragmentSettings.schedule accumulationFactor
+        accumulation_and_replication_reduction_type automaticLossScalingSettings.updatePeriod
+        batchSerializationSettings.factor compilationProgressTotal connection_type
+        defaultBufferingDepth defaultPrefetchBufferingDepth device_iterations
+        distributed_process_id executionPhaseSettings.phases executionPhaseSettings.stages
+        execution_mode finalDotOp firstDotOp globalReplicaOffset globalReplicationFactor
+        gradient_accumulation input_cgt input_group_size ipu_id ipu_version looseThresholdAtPeak
+        max_repeat_logs mergeVarUpdateMemThreshold numIOTiles num_distributed_processes
+        output_mode output_return_period random_seed replication_factor swapLimitScheduler
+        sync_pattern tensors_liveness transitiveClosureOptimizationThreshold
+    """,
+    "floating point": """
+        automaticLossScalingSettings.binEdgeLocation
+        automaticLossScalingSettings.thresholdUpperCountProportion outlineSequenceBreakCost
+        outlineThreshold timeLimitScheduler
+    """,
+    "string": """
+        cachePath customCodeletCompileFlags kahnTieBreaker logDir log_dir model_name
+        partialsTypeMatMuls saveInitializersToFile serializedPoprithmsShiftGraphsDir
+    """,
+    "container": """
+        accumulateOuterFragmentSettings.excludedVirtualGraphs convolutionOptions customCodelets
+        dotChecks engineOptions gclOptions hardwareInstrumentations lstmOptions matmulOptions
+        reportOptions updatableNamedBuffers
+    """,
+}
+_KNOWN = {kind: frozenset(keys.split()) for kind, keys in KEYS.items()}
+
+#: Set by every program from other options.
+CHOSEN = frozenset(
+    "accumulationFactor enableDistributedReplicatedGraphs enableGradientAccumulation "
+    "enablePipelining enableReplicatedGraphs globalReplicaOffset globalReplicationFactor "
+    "virtualGraphMode".split()
+)
+
+
+def _kind(value: Any) -> tuple[str, str]:
+    """(group of keys, word for the type) of a value; a bool is no number."""
+    if isinstance(value, bool):
+        return "bool", "bool"
+    if isinstance(value, int):
+        return "uint64", "uint64"
+    if isinstance(value, float):
+        return "floating point", "floating point"
+    if isinstance(value, str):
+        return "string", "string"
+    if isinstance(value, dict):
+        return "container", "map"
+    return "container", "set / vector"
+
+
+def check_key(key: str, value: Any) -> None:
+    """Raise if PopART would not know ``key`` with a value of this type."""
+    if key in ("patterns", "patterns_level"):
+        return
+    group, word = _kind(value)
+    if group == "uint64" and key in ENUMS:
+        name, count = ENUMS[key]
+        if not 0 <= value < count:
+            raise Error(f"Value for {name} out of range: {value}", type=CPP_ERROR_TYPE)
+    elif key not in _KNOWN[group]:
+        raise Error(f"Unknown {word} option {key}", type=CPP_ERROR_TYPE)

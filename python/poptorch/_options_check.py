@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks of options that are made when a model is compiled, not when they are set."""
+
+from poptorch import _backend_keys, _device, _logging
+from poptorch._errors import CPP_ERROR_TYPE, Error, not_yet
+from poptorch._logging import logger
+from poptorch._options_table import OPTIONS
+from poptorch.enums import ConnectionType
+from poptorch.options import Options
+
+
+def check_compilable(options: Options, training: bool) -> None:
+    """Raise if a model can't be compiled with these options; warn of what has no effect yet."""
+    _logging.limit_repeats(options.max_repeat_logs)
+    backend = options._Popart.options
+    for key, value in backend.items():
+        _backend_keys.check_key(key, value)
+        if key in _backend_keys.CHOSEN:
+            logger.warning("%s forced by the user from default to %r", key, value)
+    _check_target(options)
+    if training and options.Distributed.numProcesses > 1:
+        raise not_yet(
+            f"Training with {options.Distributed.numProcesses} processes",
+            "gradients are not reduced over processes",
+        )
+    for row in OPTIONS:
+        if row.pending and _is_set(options, row.section, row.key, row.backend):
+            logger.warning("%s.%s: %s.", row.section, row.shown_setter, row.pending)
+
+
+def uses_ipu_model(options: Options) -> bool:
+    """Whether the IPU Model is asked for, by the option or else by the environment."""
+    if options.exists("use_model"):
+        return options.use_model
+    return _device.model_requested()
+
+
+def _check_target(options: Options) -> None:
+    offline = options.connection_type == ConnectionType.Never
+    model = uses_ipu_model(options)
+    problem = ""
+    if offline and model:
+        problem = "poptorch.ConnectionType.Never is not supported for the IPU model"
+    elif offline and options.exists("ipu_id"):
+        problem = "Offline compilation targeting a specific id not supported"
+    elif (offline or model) and options._Popart.options["instrumentWithHardwareCycleCounter"]:
+        problem = "Cycle count logging is only supported on actual IPU hardware"
+    if problem:
+        raise Error(problem, type=CPP_ERROR_TYPE)
+
+
+def _is_set(options: Options, section: str, key: str, backend: bool) -> bool:
+    """Whether a value other than "off" was set."""
+    part = options if section == "Options" else getattr(options, section)
+    value = options._Popart.options.get(key) if backend else part._values.get(key)
+    return bool(value) and value != "float"

@@ -43,7 +43,7 @@ environment variable `POPTORCH_DEFAULT_OPTIONS` has such a JSON text for every n
 
 Effects: *program* changes what is compiled and is part of the key of compiled programs; *host*
 changes only what happens around the program; *recorded* options steer real hardware: they are
-checked and kept, and have no effect on virtual IPUs. [pending.md](pending.md) lists what is missing.
+checked and kept, with no effect on virtual IPUs. [pending.md](pending.md) lists what is missing.
 """
 _EFFECTS = {Effect.PROGRAM: "program", Effect.HOST: "host", Effect.RECORDED: "recorded"}
 _BACKEND = """## Backend keys

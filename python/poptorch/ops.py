@@ -13,6 +13,8 @@ from poptorch._blocks import (
     BlockFunction,
     LegacyBeginBlockFn,
     NameScope,
+    pop_name_scope,
+    push_name_scope,
     removeBlocks,
 )
 from poptorch._checks import check_tensor
@@ -434,3 +436,17 @@ class CPU:
         """Make the tensors that the program exchanges with the function."""
         self.inputs = [torch.empty(shape) for shape in self.in_shapes]
         self.outputs = [torch.empty(shape) for shape in self.out_shapes]
+
+
+# Under torch.ops.poptorch -------------------------------------------------------------------------
+
+
+def _internal_cast(tensor: torch.Tensor, dtype: str) -> torch.Tensor:
+    """The tensor as ``FLOAT`` or ``FLOAT16``."""
+    return tensor.to({"FLOAT": torch.float32, "FLOAT16": torch.float16}[dtype])
+
+
+# Some programs use these by the names that PopTorch registers with torch.
+torch.ops.poptorch.push_name_scope = push_name_scope
+torch.ops.poptorch.pop_name_scope = pop_name_scope
+torch.ops.poptorch.internal_cast = _internal_cast

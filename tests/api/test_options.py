@@ -6,7 +6,6 @@ import json
 import poptorch
 import pytest
 import torch
-from poptorch._options_table import OPTIONS, UNSET, Effect
 
 
 def test_setters_chain_and_values_are_attributes():
@@ -237,56 +236,150 @@ def test_anchor_tensor_is_stored():
     assert opts.anchored_tensors["short"] == ["long", False, 1, 3]
 
 
-def test_every_row_has_documentation_and_a_place():
-    keys = set()
-    for row in OPTIONS:
-        assert row.doc.endswith("."), row.key
-        assert isinstance(row.effect, Effect)
-        assert (row.section, row.key) not in keys
-        keys.add((row.section, row.key))
-        if row.section == "TensorLocationSettings":
-            holder = poptorch.TensorLocationSettings()
-        elif row.section == "Options":
-            holder = poptorch.Options()
-        else:
-            holder = getattr(poptorch.Options(), row.section)
-        if row.setter:
-            assert row.effect.value[1:] in getattr(holder, row.setter).__doc__
-        if row.default is not UNSET and not row.backend:
-            assert holder.exists(row.key)
-
-
-def test_the_program_key_follows_exactly_the_options_that_change_the_program():
-    def key(change):
-        opts = poptorch.Options()
-        change(opts)
-        return opts.program_key()
-
-    base = key(lambda o: None)
-    assert key(lambda o: o.deviceIterations(2)) != base
-    assert key(lambda o: o.Training.gradientAccumulation(2)) != base
-    assert key(lambda o: o.Precision.enableStochasticRounding(True)) != base
-    assert key(lambda o: o.logDir("elsewhere")) == base
-    assert key(lambda o: o.randomSeed(3)) == base
-    assert key(lambda o: o.showCompilationProgressBar(False)) == base
-
-
 def test_repr_shows_values_and_parts():
     text = repr(poptorch.Options())
     assert "device_iterations=1" in text
     assert "Training=" in text and "_Popart=" in text
 
 
-def test_strategies_reject_wrong_arguments():
+def test_stored_values_are_those_of_poptorch():
+    opts = poptorch.Options().outputMode(poptorch.OutputMode.All).showCompilationProgressBar(False)
+    assert opts.toDict() == {
+        "execution_mode": 0,
+        "instrumentWithHardwareCycleCounter": False,
+        "rearrangeAnchorsOnHost": False,
+        "replication_factor": 1,
+        "input_group_size": 1,
+        "input_cgt": poptorch.CommGroupType.Consecutive,
+        "broadcast_buffers": True,
+        "device_iterations": 1,
+        "log_dir": ".",
+        "max_repeat_logs": 4,
+        "auto_round_num_ipus": False,
+        "anchored_tensors": {},
+        "output_mode": 2,
+        "output_return_period": 1,
+        "connection_type": 0,
+        "sync_pattern": 0,
+        "available_memory_proportion": {},
+        "gradient_accumulation": 1,
+        "accumulation_and_replication_reduction_type": poptorch.ReductionType.Mean,
+        "meanAccumulationAndReplicationReductionStrategy": poptorch.MeanReductionStrategy.Post,
+        "num_distributed_processes": 1,
+        "distributed_process_id": 0,
+        "ipuof_configs": {},
+    }
+
+
+@pytest.mark.parametrize(
+    "key, change, stored",
+    [
+        ("model_name", lambda o: o.modelName("m"), "m"),
+        ("use_model", lambda o: o.useIpuModel(True), True),
+        ("ipu_id", lambda o: o.useIpuId(3), 3),
+        ("ipu_version", lambda o: o.useOfflineIpuTarget(), 2),
+        ("random_seed", lambda o: o.randomSeed(3), 3),
+    ],
+)
+def test_values_that_exist_once_they_are_set(key, change, stored):
     opts = poptorch.Options()
-    with pytest.raises(AssertionError):
-        opts.setExecutionStrategy("pipelined")
-    with pytest.raises(AssertionError, match="associated with more than one stage"):
-        poptorch.PipelinedExecution("a", ["a", "b"])
-    with pytest.raises(AssertionError, match="Block IDs are supposed to be strings but got"):
-        poptorch.Stage(1)
-    with pytest.raises(AssertionError, match="There is currently no AutoStage"):
-        poptorch.SerialPhasedExecution()
-    assert poptorch.PipelinedExecution("a", "b").stage("b").blocks == ["b"]
-    with pytest.raises(AssertionError, match="Unknown block c"):
-        poptorch.PipelinedExecution("a", "b").stage("c")
+    assert not opts.exists(key)
+    with pytest.raises(AttributeError, match=f"Invalid attribute {key}."):
+        getattr(opts, key)
+    assert change(opts) is opts and opts(key) == stored
+    opts.deleteIfExists(key)
+    opts.deleteIfExists(key)
+    assert not opts.exists(key)
+
+
+def test_values_stored_by_the_other_setters():
+    opts = poptorch.Options()
+    assert opts.maxRepeatLogs(None).max_repeat_logs == 2**64 - 1
+    assert opts.maxRepeatLogs(2).max_repeat_logs == 2
+    assert opts.useOfflineIpuTarget(1).connection_type == poptorch.ConnectionType.Never
+    assert opts.syncPattern(poptorch.SyncPattern.ReplicaAndLadder).sync_pattern == 2
+    assert opts.broadcastBuffers(False).broadcast_buffers is False
+    assert opts.autoRoundNumIPUs().auto_round_num_ipus is True
+    assert opts.relaxOptimizerAttributesChecks()._relax_optimizer_checks is True
+    assert opts.disableModuleNamescope()._module_namescope_enabled is False
+    backend = opts._Popart.options
+    opts.enableStableNorm(True).enableSyntheticData(True).logCycleCount(True)
+    assert (backend["enableStableNorm"], backend["syntheticDataMode"]) == (True, 2)
+    assert backend["instrumentWithHardwareCycleCounter"] is True
+    opts.updatableNamedBuffers(["a"])
+    assert backend["updatableNamedBuffers"] == ["a"]
+    opts.enableExecutableCaching("here").enableExecutableCaching(None)
+    assert (backend["enableEngineCaching"], backend["cachePath"]) == (False, "here")
+    opts._Popart.setPatterns({"TiedGather": True})
+    assert (backend["patterns"], backend["patterns_level"]) == ({"TiedGather": True}, 2)
+    opts.Training.setAutomaticLossScaling(True)
+    assert backend["automaticLossScalingSettings.enabled"] is True
+
+
+def test_location_settings_chain_and_are_stored_as_numbers():
+    settings = poptorch.TensorLocationSettings()
+    assert settings.useReplicatedTensorSharding().useIOTilesToLoad(False) is settings
+    settings.useIOTilesToStore().minElementsForReplicatedTensorSharding(8)
+    assert settings.toDict() == {
+        "useReplicatedTensorSharding": 1,
+        "useIOTilesToLoad": 0,
+        "useIOTilesToStore": 1,
+        "minElementsForReplicatedTensorSharding": 8,
+    }
+    locations = poptorch.Options().TensorLocations
+    assert locations.numIOTiles(32).setOptimizerLocation(settings) is locations
+    locations.setActivationLocation(settings).setAccumulatorLocation(settings)
+    assert locations.location_optimizer == settings.toDict()
+
+
+def test_process_counts_of_other_variables(monkeypatch):
+    monkeypatch.setenv("MY_SIZE", "8")
+    monkeypatch.setenv("MY_RANK", "5")
+    distributed = poptorch.Options().Distributed
+    assert distributed.setEnvVarNames("MY_SIZE", "MY_RANK") is distributed
+    assert (distributed.numProcesses, distributed.processId) == (8, 5)
+    assert distributed.configureProcessId(1, 2).toDict()["num_distributed_processes"] == 2
+    with pytest.raises((AttributeError, AssertionError)):
+        distributed.processId = 3
+
+
+def test_later_files_are_applied_over_earlier_ones(tmp_path):
+    first, second = tmp_path / "a.conf", tmp_path / "b.conf"
+    first.write_text("deviceIterations(2)\n  replicationFactor(2)  \n#deviceIterations(9)\n")
+    second.write_text(
+        "deviceIterations(4)\n"
+        "TensorLocations.setWeightLocation(poptorch.TensorLocationSettings().useOnChipStorage(True))\n"
+        "outputMode(poptorch.OutputMode.EveryN, 2)\n_Popart.set('enableOutlining', False)\n"
+    )
+    opts = poptorch.Options().loadFromFile(str(first)).loadFromFile(second)
+    assert (opts.device_iterations, opts.replication_factor) == (4, 2)
+    assert opts.TensorLocations.location_weight == {"onChip": 1}
+    assert (opts.output_mode, opts.output_return_period) == (1, 2)
+    assert opts._Popart.options["enableOutlining"] is False
+
+
+def test_an_empty_cache_variable_and_its_log_line(monkeypatch, log):
+    monkeypatch.setenv("POPTORCH_CACHE_DIR", "")
+    assert "cachePath" not in poptorch.Options()._Popart.options
+    monkeypatch.setenv("POPTORCH_CACHE_DIR", "/there")
+    monkeypatch.setenv("POPTORCH_DEFAULT_OPTIONS", '{"enableExecutableCaching": "/elsewhere"}')
+    backend = poptorch.Options()._Popart.options
+    assert backend["enableEngineCaching"] is True and backend["cachePath"] == "/elsewhere"
+    assert ("INFO", True) in [(r.levelname, "/there" in r.message) for r in log.records]
+
+
+def test_an_ignored_period_is_logged(log):
+    poptorch.Options().outputMode(poptorch.OutputMode.All, 4)
+    assert log.records[0].levelname == "INFO" and "output_return_period" in log.text
+
+
+def test_options_of_a_subclass_are_options(regression, batch):
+    class Options(poptorch.Options):
+        def __init__(self, ipus_per_replica):
+            super().__init__()
+            object.__setattr__(self, "ipus_per_replica", ipus_per_replica)
+            self.showCompilationProgressBar(False)
+
+    executor = poptorch.inferenceModel(regression, Options(2))
+    assert isinstance(executor.options, Options) and executor.options.ipus_per_replica == 2
+    executor(batch[0])

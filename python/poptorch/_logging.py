@@ -20,6 +20,8 @@ _INTEGER_LEVELS = {0: "TRACE", 1: "DEBUG", 2: "INFO", 3: "WARN", 4: "ERR", 6: "O
 _COLOURS = {"warning": "\033[1;33m", "error": "\033[1;31m", "critical": "\033[1;31m"}
 
 logger = logging.getLogger("poptorch::python")
+#: Whether the text of every compiled model is logged.
+shows_ir = False
 
 
 class _Formatter(logging.Formatter):
@@ -77,6 +79,8 @@ def setLogLevel(level: str | int) -> None:
         level = _INTEGER_LEVELS[level]
     if level not in LEVELS:
         raise ValueError(f"Unknown log level: {level}. Valid values are {', '.join(LEVELS)}")
+    global shows_ir
+    shows_ir = level in ("TRACE_ALL", "TRACE", "DEBUG_IR")
     logger.setLevel(LEVELS[level])
 
 

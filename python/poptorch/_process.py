@@ -28,11 +28,13 @@ def install() -> None:
     # A child forked while a progress bar is drawn would wait for its lock for ever.
     tqdm.get_lock().locks = []
     sys.excepthook = log_exception
+    stderr = sys.__stderr__  # not what stands in for it now and may be closed later
     try:
-        faulthandler.enable()
-        faulthandler.register(signal.SIGTERM, chain=True)
-    except (OSError, ValueError, AttributeError):
-        pass  # there is no stderr to write to, as in a notebook
+        if not faulthandler.is_enabled():
+            faulthandler.enable(stderr)
+        faulthandler.register(signal.SIGTERM, stderr, chain=True)
+    except (OSError, ValueError, AttributeError, RuntimeError):
+        pass  # there is no stderr to write to
 
 
 def log_exception(

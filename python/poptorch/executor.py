@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from poptorch import _core, _state
+from poptorch import _core, _logging, _state
 from poptorch._args import Bound, Preparer, Signature, Template, micro_batch
 from poptorch._batching import Batching
 from poptorch._blocks import module_repr, placing
@@ -198,6 +198,8 @@ class PoplarExecutor(Inspection):
             rules = _output_rules(captured, batching, anchors)
             parameters = _Parameters(self._model, captured)
             text = self._with_optimizer(captured, parameters)
+            if _logging.shows_ir:
+                logger.debug("The captured model:\n%s", text)
             blobs = {name: t.contiguous() for name, t in captured.constants.items()}
             constants = {name: (blob.data_ptr(), blob.nbytes) for name, blob in blobs.items()}
             try:

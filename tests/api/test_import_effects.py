@@ -132,6 +132,16 @@ def test_levels_by_name_and_by_number(log):
         poptorch.setLogLevel("loud")
 
 
+@pytest.mark.parametrize("level, shown", [("DEBUG_IR", 1), ("TRACE", 1), ("DEBUG", 0)])
+def test_some_levels_log_the_text_of_models(regression, batch, opts, log, level, shown):
+    poptorch.setLogLevel(level)
+    try:
+        poptorch.inferenceModel(regression, opts)(batch[0])
+    finally:
+        poptorch.setLogLevel("INFO")
+    assert log.text.count('graph "inference" {') == shown
+
+
 def test_repeated_lines_are_capped(regression, batch, opts):
     shown = io.StringIO()
     before = poptorch.logger.handlers[0].setStream(shown)

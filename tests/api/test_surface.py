@@ -84,6 +84,12 @@ def test_import_star_brings_the_public_names():
     assert set(poptorch.ops.__all__) <= set(poptorch.__all__)
 
 
+def test_the_class_of_executors_is_found_where_programs_look_for_it():
+    from poptorch._poplar_executor import PoplarExecutor
+
+    assert PoplarExecutor is poptorch.PoplarExecutor
+
+
 def test_names_of_older_releases():
     opts = poptorch.Options()
     assert poptorch.AnchorMode is poptorch.OutputMode

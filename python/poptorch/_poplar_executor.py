@@ -1,0 +1,6 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where programs look for the class of wrapped models, for ``isinstance``."""
+
+from poptorch.executor import PoplarExecutor
+
+__all__ = ["PoplarExecutor"]

@@ -241,7 +241,6 @@ OPTIONS: tuple[Option, ...] = (
         "Internal tensors that are returned after each call.",
         default={},
         method="anchorTensor",
-        pending="getAnchoredTensor does not exist yet",
     ),
     Option(
         "Options",

@@ -95,6 +95,6 @@ def add_pending_methods(cls: type) -> type:
     prefix = f"poptorch.{cls.__name__}."
     for row in PENDING:
         name = row.name.removeprefix(prefix)
-        if name != row.name and name not in cls.__dict__:
+        if name != row.name and not hasattr(cls, name):
             setattr(cls, name, pending_function(row.name))
     return cls

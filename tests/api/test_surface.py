@@ -158,7 +158,6 @@ def test_pending_ops_do_outside_what_poptorch_does_on_the_cpu():
 
 
 SET = {
-    "anchored_tensors": lambda o: o.anchorTensor("a", "b"),
     "syntheticDataMode": lambda o: o.enableSyntheticData(True),
     "enableEngineCaching": lambda o: o.enableExecutableCaching("somewhere"),
     "engineOptions": lambda o: o.enableProfiling(),

@@ -33,7 +33,7 @@ from poptorch._replica_groups import (
 )
 from poptorch._version import __version__
 from poptorch.capture import capture
-from poptorch.capture.errors import exclude_paths
+from poptorch.capture.errors import excluding
 from poptorch.enums import ConnectionType, MeanReductionStrategy, OutputMode, ReductionType
 from poptorch.optim import SGD
 from poptorch.optim import Optimizer as PoptorchOptimizer
@@ -170,11 +170,11 @@ class PoplarExecutor(Inspection):
             self._links = [s for s in _state.syncs_of(self._model) if s is not self._sync]
             for sync in (*self._links, self._sync):
                 sync.refresh()
-            exclude_paths(self._options._source_location_excludes)
             groups = group_sizes(self._groupings, self._model, batching.replicas)
             with (
                 around_capture(),
                 placing(self._options._execution_strategy),
+                excluding(self._options._source_location_excludes),
                 _state.plain_tensors(self._model),
                 one_group(self._model, groups) as standins,
             ):

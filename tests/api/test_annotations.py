@@ -9,7 +9,7 @@ import pytest
 import torch
 from poptorch._blocks import placing
 from poptorch.capture import capture
-from poptorch.capture.errors import exclude_paths
+from poptorch.capture.errors import excluding
 
 
 def locations(model, strategy=None, **kwargs):
@@ -102,11 +102,8 @@ def test_name_scopes_prefix_the_module():
 def test_excluded_paths_are_never_the_users_line():
     model = Parts()
     assert all(row[0] == __file__ for row in locations(model))
-    exclude_paths(["tests/api/test_annotations"])
-    try:
+    with excluding(["tests/api/test_annotations"]):
         assert all(row[0] != __file__ for row in locations(model))
-    finally:
-        exclude_paths([])
 
 
 def test_location_options_reach_the_capture(regression, batch, opts):

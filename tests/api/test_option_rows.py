@@ -3,13 +3,16 @@
 rows that change the program, and options travel between processes."""
 
 import copy
+import json
 import multiprocessing
 import pickle
+import re
 from enum import Enum
 
 import poptorch
 import pytest
 import torch
+from poptorch import executor
 from poptorch._options_table import OPTIONS, UNSET, Effect
 
 ROWS = [row for row in OPTIONS if row.section != "TensorLocationSettings"]
@@ -98,6 +101,41 @@ def test_the_key_tells_strategies_apart():
     assert len(set(keys)) == len(keys)
     again = poptorch.Options().setExecutionStrategy(poptorch.PipelinedExecution("a", "b"))
     assert str(again.program_key()) == keys[3]
+
+
+OUTSIDE_THE_KEY = [
+    lambda o: o.logDir("elsewhere").maxRepeatLogs(1).modelName("mine").autoRoundNumIPUs(),
+    lambda o: o.connectionType(poptorch.ConnectionType.OnDemand).useIpuId(3).useIpuModel(True),
+    lambda o: o.syncPattern(poptorch.SyncPattern.SinglePipeline).enableStableNorm(True),
+    lambda o: o.setAvailableMemoryProportion({"IPU0": 0.1}).updatableNamedBuffers(["a"]),
+    lambda o: o.relaxOptimizerAttributesChecks().disableModuleNamescope(),
+    lambda o: o.sourceLocationExcludes(["tests"]).logCycleCount(True).randomSeed(9),
+    lambda o: o.enableSyntheticData(True).enableExecutableCaching("a").enableProfiling("b"),
+    lambda o: o.TensorLocations.numIOTiles(32).setWeightLocation(poptorch.TensorLocationSettings()),
+    lambda o: o._Popart.setPatterns({"TiedGather": True}).set("enableOutlining", False),
+]
+
+
+def test_options_outside_the_key_compile_to_the_same_program(regression, batch, opts, monkeypatch):
+    """What the core is given: the text without source locations, and its options."""
+    given = []
+    compile_text = executor._core.compile
+
+    def spy(text, options, *rest):
+        lines = [line for line in text.splitlines() if not line.startswith("loc ")]
+        plain = [re.sub(r" !\d+$", "", line) for line in lines]
+        given.append((plain, {**json.loads(options), "seed": 0}))
+        return compile_text(text, options, *rest)
+
+    monkeypatch.setattr(executor._core, "compile", spy)
+    for change in (lambda o: None, *OUTSIDE_THE_KEY, lambda o: o.Training.gradientAccumulation(2)):
+        changed = opts.clone()
+        change(changed)
+        twin = copy.deepcopy(regression)
+        poptorch.trainingModel(twin, changed).compile(*batch)
+    same, different = given[:-1], given[-1]
+    assert all(what == given[0] for what in same)
+    assert different != given[0]
 
 
 # Copies -------------------------------------------------------------------------------------------

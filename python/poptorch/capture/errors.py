@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Errors of capture, each with the user's line and with what to write instead."""
 
+import contextlib
 import linecache
 import os
 import sys
@@ -19,12 +20,16 @@ def _torch_root():
 _TORCH = _torch_root()
 
 
-def exclude_paths(fragments):
-    """Lines of files whose path has one of these fragments are never reported as the user's."""
-    global _excludes
-    if tuple(fragments) != _excludes:
-        _excludes = tuple(fragments)
-        _internal_code.clear()
+@contextlib.contextmanager
+def excluding(fragments):
+    """Lines of files whose path has one of these fragments are not reported as the user's."""
+    global _excludes, _internal_code
+    saved = _excludes, _internal_code
+    _excludes, _internal_code = tuple(fragments), {}
+    try:
+        yield
+    finally:
+        _excludes, _internal_code = saved
 
 
 def is_internal(code):

@@ -134,10 +134,8 @@ def test_workers_and_iterable_datasets(opts, log):
     assert [batch[0].tolist() for batch in loader] == [[0, 1, 2, 3], [4, 5, 6, 7]]
 
 
-def test_asynchronous_modes_say_that_they_are_not_there_yet(opts):
-    with pytest.raises(poptorch.Error, match="not available yet"):
-        poptorch.DataLoader(opts, numbers(4), mode=poptorch.DataLoaderMode.Async)
-    with pytest.raises(AssertionError):
+def test_options_are_needed():
+    with pytest.raises(AssertionError, match="Expected poptorch.Options"):
         poptorch.DataLoader(None, numbers(4))
 
 

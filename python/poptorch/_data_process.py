@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The consumer's side of a worker process: starts it, waits for it, notices its death, ends it."""
+
+import contextlib
+import multiprocessing
+import os
+import select
+import signal
+import socket
+from multiprocessing import forkserver, resource_tracker, util
+from typing import Any
+
+from poptorch._data_payload import Payload
+from poptorch._data_ring import PUBLISHED, STOP, Ring
+from poptorch._data_worker import Form, Plan, Surroundings, main
+from poptorch._errors import createPoptorchError
+from poptorch.enums import SharingStrategy
+
+#: Seconds that each way to end a worker is given before the next, harder one.
+PATIENCE = 10.0
+
+_START_METHOD = {
+    SharingStrategy.SharedMemory: "spawn",
+    SharingStrategy.FileSystem: "spawn",
+    SharingStrategy.Fork: "fork",
+    SharingStrategy.ForkServer: "forkserver",
+}
+_NOT_STARTED = "AsynchronousDataAccessor worker thread failed to start"
+
+
+class WorkerEnded(Exception):
+    """The worker has ended without being asked to; the text says how."""
+
+
+class WorkerProcess:
+    """A worker that fills a ring.
+
+    Args:
+        dataset: what the worker iterates over.
+        strategy: how the dataset gets there.
+        buffer_size: slots of the ring.
+        settings: further fields of the worker's plan.
+    """
+
+    def __init__(
+        self, dataset: Any, strategy: SharingStrategy, buffer_size: int, **settings: Any
+    ) -> None:
+        context = multiprocessing.get_context(_START_METHOD[strategy])
+        forked = strategy == SharingStrategy.Fork
+        self.ring = Ring(buffer_size)
+        self._socket, their_socket = socket.socketpair()
+        self._reports, their_reports = context.Pipe(duplex=False)
+        plan = Plan(
+            ring=self.ring,
+            wake=their_socket,
+            reports=their_reports,
+            payload=Payload(
+                (Surroundings(), dataset), on_disk=strategy == SharingStrategy.FileSystem
+            ),
+            others=[self._socket, self._reports] if forked else [],
+            **settings,
+        )
+        self._process = context.Process(target=main, args=(plan,), name="poptorch-loader")
+        try:
+            _start(self._process, strategy)
+        except Exception as exc:
+            for end in (self._socket, self._reports, self.ring):
+                end.close()
+            hint = "" if forked else " Anything but SharingStrategy.Fork has to pickle the dataset."
+            raise createPoptorchError(
+                f"{_NOT_STARTED}: {type(exc).__name__}: {exc}.{hint}"
+            ) from exc
+        finally:
+            their_socket.close()
+            their_reports.close()
+        try:
+            # Processes that the worker forks keep its pipes open when it dies, so these say little.
+            self._life = os.pidfd_open(self._process.pid)
+        except OSError:
+            self._life = os.dup(self._process.sentinel)
+        self._poll = select.poll()
+        self._report_poll = select.poll()
+        for poll, end in ((self._poll, self._socket), (self._report_poll, self._reports)):
+            poll.register(end.fileno(), select.POLLIN)
+            poll.register(self._life, select.POLLIN)
+        self._finalize = util.Finalize(
+            self,
+            _end,
+            (self._process, self.ring, self._socket, self._reports, self._life),
+            exitpriority=10,
+        )
+
+    def start(self) -> Form:
+        """Wait for the first element; how it and all others look."""
+        try:
+            form = self._receive()
+        except WorkerEnded as exc:
+            self.stop()
+            raise createPoptorchError(
+                f"{_NOT_STARTED}: {exc}. Does the program start its work under "
+                'if __name__ == "__main__"?'
+            ) from None
+        except BaseException:
+            self.ring.words[STOP] = 1
+            _signal(self._process, signal.SIGINT)  # the first element may take long
+            self.stop()
+            raise
+        if isinstance(form, str):
+            self.stop()
+            raise createPoptorchError(f"{_NOT_STARTED}:\n{form}")
+        return form
+
+    def wake(self) -> None:
+        """Wake the worker if it sleeps."""
+        with contextlib.suppress(OSError):  # full: it will wake; closed: it has ended
+            self._socket.send(b"\0", socket.MSG_DONTWAIT)
+
+    def wait(self, number: int) -> None:
+        """Return when the worker has written the entry with this number."""
+        words = self.ring.words
+        while words[PUBLISHED] <= number:
+            self.wake()
+            ended = False
+            for fd, _ in self._poll.poll():
+                ended |= fd == self._life or not self._socket.recv(4096)
+            if ended and words[PUBLISHED] <= number:
+                raise WorkerEnded(self._how_it_ended())
+
+    def reports_until(self, number: int) -> list[Any]:
+        """All reports up to that of the entry with this number."""
+        reports = []
+        while True:
+            of_entry, report = self._receive()
+            reports.append(report)
+            if of_entry >= number:
+                return reports
+
+    def _receive(self) -> Any:
+        while not self._reports.poll():
+            if any(fd == self._life for fd, _ in self._report_poll.poll()):
+                if self._reports.poll():
+                    break
+                raise WorkerEnded(self._how_it_ended())
+        try:
+            return self._reports.recv()
+        except (EOFError, OSError):
+            raise WorkerEnded(self._how_it_ended()) from None
+
+    def _how_it_ended(self) -> str:
+        self._process.join(1)
+        code = self._process.exitcode
+        if code is not None and code < 0:
+            return f"the worker process was killed by {signal.Signals(-code).name}"
+        return f"the worker process has ended with exit code {code}"
+
+    def stop(self) -> None:
+        """End the worker, if it runs, and free everything but the ring's memory."""
+        self._finalize()
+
+
+def _start(process: Any, strategy: SharingStrategy) -> None:
+    if strategy == SharingStrategy.ForkServer:
+        server = getattr(forkserver, "_forkserver", None)
+        if getattr(server, "_preload_modules", None) == ["__main__"]:
+            # Every worker would import torch again, if the program's main module does not.
+            forkserver.set_forkserver_preload(["__main__", "poptorch"])
+    if strategy in (SharingStrategy.Fork, SharingStrategy.ForkServer):
+        process.start()
+        return
+    # Until the worker has its handler, Ctrl-C would make it print a traceback from its imports.
+    resource_tracker.ensure_running()
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        process.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+
+
+def _signal(process: Any, number: int) -> None:
+    if process.exitcode is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process.pid, number)
+
+
+def _end(process: Any, ring: Ring, wake: socket.socket, reports: Any, life: int) -> None:
+    ring.words[STOP] = 1
+    with contextlib.suppress(OSError):
+        wake.send(b"\0", socket.MSG_DONTWAIT)
+    reports.close()
+    try:
+        process.join(PATIENCE)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+            if process.exitcode is not None:
+                break
+            _signal(process, number)
+            process.join(PATIENCE)
+    except BaseException:  # a second Ctrl-C: the user has waited long enough
+        _signal(process, signal.SIGKILL)
+        raise
+    finally:
+        wake.close()
+        ring.close()
+        os.close(life)

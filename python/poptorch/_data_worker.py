@@ -1,0 +1,390 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The worker process of an asynchronous loader: iterates over the dataset and writes what it gets
+into the ring, ahead of the consumer."""
+
+import contextlib
+import io
+import itertools
+import multiprocessing
+import multiprocessing.connection
+import os
+import pickle
+import random
+import signal
+import socket
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy
+import torch
+
+from poptorch._data_payload import Payload
+from poptorch._data_ring import (
+    END,
+    FAILED,
+    PUBLISHED,
+    RELEASED,
+    SLEEPING,
+    STOP,
+    WANTED,
+    WHOLE,
+    Ring,
+    Spec,
+)
+from poptorch._errors import createPoptorchError
+from poptorch.capture import structure
+
+#: In place of a number of rows: as many as the first element has.
+ROWS_OF_FIRST = -1
+_REPORT_CHARACTERS = 20000  # fits into a pipe, so that a worker need not wait for its reader
+
+
+class _Stopped(Exception):
+    """The worker was asked to end, or nobody is left to ask."""
+
+
+class _Abandoned(Exception):
+    """The consumer wants a later epoch than the one being loaded."""
+
+
+@dataclass
+class Plan:
+    """What a worker is told when it starts."""
+
+    ring: Ring
+    wake: socket.socket  # bytes without meaning, to be woken by and to wake with
+    reports: Any  # connection: first the form of batches, then what does not fit into an entry
+    payload: Payload  # surroundings and dataset
+    load_indefinitely: bool
+    early_preload: bool
+    rebatched_size: int | None
+    keep_last: bool  # whether a batch at the end may have fewer rows
+    others: list[Any]  # ends of the consumer, which a forked worker has inherited
+
+
+class Surroundings:
+    """State of the program that a dataset would find if it were read there: random numbers
+    continue from the same place, and custom types are known."""
+
+    def __init__(self) -> None:
+        self._torch = torch.get_rng_state()
+        self._python = random.getstate()
+        self._numpy = numpy.random.get_state()
+        self._parsers = {t: p for t, p in structure.custom_parsers.items() if _can_pickle((t, p))}
+
+    def restore(self) -> None:
+        """Make this process like the one that the object was made in."""
+        torch.set_rng_state(self._torch)
+        random.setstate(self._python)
+        numpy.random.set_state(self._numpy)
+        structure.custom_parsers.update(self._parsers)
+
+
+def _can_pickle(value: Any) -> bool:
+    try:
+        pickle.dumps(value)
+    except Exception:
+        return False
+    return True
+
+
+# Elements -----------------------------------------------------------------------------------------
+
+
+@dataclass
+class Form:
+    """How the tensors of every batch are arranged, and what they are."""
+
+    kind: type | None  # torch.Tensor, list, dict; None: a type with a parser
+    keys: list[Any]  # of a dict
+    specs: list[Spec]
+    rows: int  # of the first element
+    skeleton: bytes  # of a type with a parser: all but the tensors
+
+
+def take_apart(element: Any) -> tuple[type | None, list[Any], list[torch.Tensor]]:
+    """Kind, keys and tensors of an element."""
+    parser = structure.custom_parsers.get(type(element))
+    if parser is not None:
+        return None, [], list(parser.yieldTensors(element))
+    if isinstance(element, torch.Tensor):
+        return torch.Tensor, [], [element]
+    if isinstance(element, dict):
+        kind, keys, tensors = dict, list(element), list(element.values())
+    elif isinstance(element, (list, tuple)):
+        kind, keys, tensors = list, [], list(element)
+    else:
+        kind, keys, tensors = type(element), [], []
+    if not tensors or not all(isinstance(t, torch.Tensor) for t in tensors):
+        inside = f" with {sorted({type(t).__name__ for t in tensors})}" if tensors else ""
+        raise createPoptorchError(
+            "AsynchronousDataAccessor expects data to be organised as a flat 1D container of "
+            f"tensors, got {type(element).__name__}{inside}. Return a tensor, a list, tuple or "
+            "dict of tensors, or an object of a type given to poptorch.registerCustomArgParser."
+        )
+    return kind, keys, tensors
+
+
+class _SkeletonPickler(pickle.Pickler):
+    def __init__(self, file: io.BytesIO, tensors: list[torch.Tensor]) -> None:
+        super().__init__(file, 5)
+        self._places = {id(tensor): place for place, tensor in enumerate(tensors)}
+
+    def persistent_id(self, value: Any) -> int | None:
+        return self._places.get(id(value))
+
+
+def _skeleton(element: Any, tensors: list[torch.Tensor]) -> bytes:
+    file = io.BytesIO()
+    _SkeletonPickler(file, tensors).dump(element)
+    return file.getvalue()
+
+
+class SkeletonReader(pickle.Unpickler):
+    """Reads what is left of an object without its tensors, and puts others in their place."""
+
+    def __init__(self, text: bytes, tensors: list[torch.Tensor]) -> None:
+        super().__init__(io.BytesIO(text))
+        self.persistent_load = tensors.__getitem__
+
+
+def _iterate(dataset: Any) -> Iterator[Any]:
+    if hasattr(dataset, "__iter__") or not hasattr(dataset, "__len__"):
+        return iter(dataset)
+    # Python would go on until an IndexError, which not every dataset raises.
+    return (dataset[index] for index in range(len(dataset)))
+
+
+# Writing ------------------------------------------------------------------------------------------
+
+
+class _Writer:
+    """Puts elements into slots, one each, or in pieces that fill batches of a given size."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._ring, self._wake, self._reports = plan.ring, plan.wake, plan.reports
+        self._size, self._keep_last = plan.rebatched_size, plan.keep_last
+        self._words = plan.ring.words
+        self.filled = 0  # rows in the slot that is being filled
+
+    def start(self, element: Any) -> None:
+        """Learn from the first element how all of them look, and tell the consumer."""
+        kind, keys, tensors = take_apart(element)
+        rows = 0
+        if self._size is not None:
+            rows = _common_rows(tensors)
+            if self._size == ROWS_OF_FIRST:
+                self._size = rows
+        specs: list[Spec] = []
+        for tensor in tensors:
+            shape = list(tensor.shape)
+            if self._size is not None:
+                shape[0] = self._size
+            specs.append((tuple(shape), tensor.dtype))
+        skeleton = _skeleton(element, tensors) if kind is None else b""
+        self._form = Form(kind, keys, specs, rows, skeleton)
+        self._skeleton: bytes | None = None  # to be sent if it is not this
+        self._ring.allocate(specs)
+        self._slots = self._ring.map(specs)
+        self._reports.send(self._form)
+        self._skeleton = skeleton
+
+    def sleep_until(self, ready: Callable[[], bool]) -> None:
+        """Wait for the consumer to change something."""
+        words = self._words
+        while not ready():
+            if words[STOP]:
+                raise _Stopped
+            words[SLEEPING] = 1
+            # Again, because the consumer may have looked before it was set. If both looked too
+            # early, the consumer notices before it waits itself.
+            if not ready() and not words[STOP] and not self._wake.recv(4096):
+                raise _Stopped
+            words[SLEEPING] = 0
+
+    def check(self, epoch: int) -> None:
+        """Raise unless the epoch is still of interest."""
+        if self._words[STOP]:
+            raise _Stopped
+        if self._words[WANTED] > epoch:
+            raise _Abandoned
+
+    def _free_slot(self, epoch: int) -> list[torch.Tensor]:
+        words, ring = self._words, self._ring
+        number = words[PUBLISHED]
+        self.sleep_until(lambda: number - words[RELEASED] < ring.slots or words[WANTED] > epoch)
+        self.check(epoch)
+        return self._slots[number % ring.slots]
+
+    def _publish(self, epoch: int, rows: int, report: Any = None) -> None:
+        number = self._words[PUBLISHED]
+        self._ring.publish(epoch, rows, report is not None)
+        # If the buffer is full, then there is enough in it to wake the consumer.
+        with contextlib.suppress(BlockingIOError):
+            self._wake.send(b"\0", socket.MSG_DONTWAIT)
+        if report is not None:
+            self._reports.send((number, report))
+
+    def add(self, epoch: int, element: Any) -> None:
+        """Write one element of the dataset."""
+        tensors, report = self._checked(element)
+        if self._size is None:
+            for place, tensor in zip(self._free_slot(epoch), tensors, strict=True):
+                place.copy_(tensor)
+            self._publish(epoch, WHOLE, report)
+            return
+        rows, begin = _common_rows(tensors), 0
+        while begin < rows:
+            slot = self._free_slot(epoch)
+            count = min(rows - begin, self._size - self.filled)
+            for place, tensor in zip(slot, tensors, strict=True):
+                place[self.filled : self.filled + count].copy_(tensor[begin : begin + count])
+            begin += count
+            self.filled += count
+            if self.filled == self._size:
+                self._publish(epoch, WHOLE, report)
+                self.filled, report = 0, None
+
+    def finish(self, epoch: int) -> None:
+        """End an epoch that came to its end."""
+        if self.filled and self._keep_last:
+            self._publish(epoch, self.filled)
+        self.filled = 0
+        self._free_slot(epoch)
+        self._publish(epoch, END)
+
+    def fail(self, epoch: int) -> None:
+        """Tell the consumer of the exception that is being handled."""
+        text = traceback.format_exc()[-_REPORT_CHARACTERS:]
+        self.filled = 0
+        with contextlib.suppress(_Abandoned):
+            self._free_slot(epoch)
+            self._publish(epoch, FAILED, text)
+
+    def _checked(self, element: Any) -> tuple[list[torch.Tensor], bytes | None]:
+        """The tensors of an element, if they are like the first, and a report if it needs one."""
+        form = self._form
+        kind, keys, tensors = take_apart(element)
+        if kind is not form.kind or len(tensors) != len(form.specs) or set(keys) != set(form.keys):
+            raise createPoptorchError(
+                "All elements must be organised like the first one: expected "
+                f"{_describe(form.kind, form.keys, len(form.specs))}, "
+                f"got {_describe(kind, keys, len(tensors))}"
+            )
+        if keys and keys != form.keys:
+            tensors = [element[key] for key in form.keys]
+        from_row = 0 if self._size is None else 1
+        for place, (tensor, (shape, dtype)) in enumerate(zip(tensors, form.specs, strict=True)):
+            if tensor.dtype != dtype or tuple(tensor.shape[from_row:]) != tuple(shape[from_row:]):
+                name = repr(form.keys[place]) if keys else place
+                raise createPoptorchError(
+                    "All elements must have the shapes and types of the first one: tensor "
+                    f"{name} was {list(shape)} {dtype}, now it is {list(tensor.shape)} "
+                    f"{tensor.dtype}"
+                )
+        tensors = [t.detach() if t.requires_grad else t for t in tensors]
+        if kind is not None:
+            return tensors, None
+        skeleton = _skeleton(element, take_apart(element)[2])
+        if skeleton == self._skeleton:
+            return tensors, None
+        self._skeleton = skeleton
+        return tensors, skeleton
+
+
+def _describe(kind: type | None, keys: list[Any], count: int) -> str:
+    name = "a custom type" if kind is None else kind.__name__
+    return f"{name} of {keys or count}" if kind is not torch.Tensor else name
+
+
+def _common_rows(tensors: list[torch.Tensor]) -> int:
+    rows = {tensor.shape[0] if tensor.dim() else None for tensor in tensors}
+    if len(rows) != 1 or None in rows:
+        raise createPoptorchError(
+            "Batches can only be combined if all their tensors have the same number of rows, got "
+            f"shapes {[list(t.shape) for t in tensors]}"
+        )
+    return rows.pop()
+
+
+# Running ------------------------------------------------------------------------------------------
+
+
+def main(plan: Plan) -> None:
+    """Run the worker until it is stopped."""
+    words = plan.ring.words
+
+    def interrupted(signum: int, frame: Any) -> None:
+        # Ctrl-C reaches every process of a terminal; the parent decides what it means.
+        if words[STOP]:
+            raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, interrupted)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    for other in plan.others:
+        other.close()
+    _end_with_parent()
+    torch.set_num_threads(1)  # the cores are the model's, and OpenMP does not survive a fork
+    with contextlib.suppress(_Stopped, KeyboardInterrupt, BrokenPipeError, ConnectionResetError):
+        _run(plan)
+
+
+def _end_with_parent() -> None:
+    """End this process when its parent does, even inside code of the dataset."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    handles: list[Any] = [parent.sentinel]
+    with contextlib.suppress(OSError):  # processes that the parent forked keep sentinels open
+        handles.append(os.pidfd_open(parent.pid))
+
+    def watch() -> None:
+        multiprocessing.connection.wait(handles)
+        with contextlib.suppress(Exception):
+            for child in multiprocessing.active_children():
+                child.kill()
+        os._exit(1)
+
+    threading.Thread(target=watch, name="poptorch-parent-watch", daemon=True).start()
+
+
+def _run(plan: Plan) -> None:
+    writer, words = _Writer(plan), plan.ring.words
+    try:
+        surroundings, dataset = plan.payload.value()
+        surroundings.restore()
+        elements = _iterate(dataset)
+        nothing = object()
+        first = next(elements, nothing)
+        if first is nothing:
+            raise createPoptorchError("The Dataset is empty")
+        writer.start(first)
+    except (Exception, SystemExit):
+        plan.reports.send(traceback.format_exc()[-_REPORT_CHARACTERS:])
+        return
+    elements = itertools.chain([first], elements)
+    epoch = 0
+    while True:
+        try:
+            if elements is None:
+                elements = _iterate(dataset)
+            for element in elements:
+                writer.check(epoch)
+                writer.add(epoch, element)
+                if words[WANTED] < 0 and not plan.early_preload:
+                    writer.sleep_until(lambda: words[WANTED] >= 0)
+            writer.finish(epoch)
+        except _Abandoned:
+            writer.filled = 0
+        except (_Stopped, BrokenPipeError, ConnectionResetError):
+            raise
+        except (Exception, SystemExit):
+            writer.fail(epoch)
+        elements = first = element = None  # generators and workers of torch end here
+        next_epoch = max(epoch + 1, words[WANTED])
+        ahead = next_epoch - 1 if plan.load_indefinitely else next_epoch
+        writer.sleep_until(lambda: words[WANTED] >= ahead)  # noqa: B023
+        epoch = max(next_epoch, words[WANTED])

@@ -28,16 +28,21 @@ class Payload:
     def __init__(self, value: Any, on_disk: bool = False) -> None:
         self._value = value
         self._on_disk = on_disk
+        self._file: Any = None
 
     def value(self) -> Any:
         """The value; in a process that did not inherit it, read from the file."""
         return self._value
 
+    def close(self) -> None:
+        """Forget the file, once the process has started: only then it is duplicated."""
+        if self._file is not None:
+            self._file.close()
+
     def __reduce__(self) -> tuple[Any, ...]:
         # Called by multiprocessing, so locks, queues and the like may be part of the value.
         text, buffers = io.BytesIO(), []
         _Pickler(text, buffers).dump(self._value)
-        # Kept until the process has started: only then the descriptor is duplicated.
         self._file = _anonymous_file(self._on_disk)
         ranges, end = [], 0
         for part in (text.getbuffer(), *(buffer.raw() for buffer in buffers)):

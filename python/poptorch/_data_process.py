@@ -4,9 +4,12 @@
 import contextlib
 import multiprocessing
 import os
+import pickle
 import select
 import signal
 import socket
+import threading
+from collections.abc import Iterator
 from multiprocessing import forkserver, resource_tracker, util
 from typing import Any
 
@@ -61,34 +64,28 @@ class WorkerProcess:
             **settings,
         )
         self._process = context.Process(target=main, args=(plan,), name="poptorch-loader")
-        try:
-            _start(self._process, strategy)
-        except Exception as exc:
-            for end in (self._socket, self._reports, self.ring):
-                end.close()
-            hint = "" if forked else " Anything but SharingStrategy.Fork has to pickle the dataset."
-            raise createPoptorchError(
-                f"{_NOT_STARTED}: {type(exc).__name__}: {exc}.{hint}"
-            ) from exc
-        finally:
-            their_socket.close()
-            their_reports.close()
-        try:
-            # Processes that the worker forks keep its pipes open when it dies, so these say little.
-            self._life = os.pidfd_open(self._process.pid)
-        except OSError:
-            self._life = os.dup(self._process.sentinel)
+        with _interrupts_later():
+            try:
+                _start(self._process, strategy)
+            except Exception as exc:
+                for end in (self._socket, self._reports, self.ring):
+                    end.close()
+                unpicklable = isinstance(exc, (pickle.PicklingError, TypeError, AttributeError))
+                hint = " SharingStrategy.Fork needs no pickling." if unpicklable else ""
+                raise createPoptorchError(
+                    f"{_NOT_STARTED}: {type(exc).__name__}: {exc}.{hint}"
+                ) from exc
+            finally:
+                for end in (their_socket, their_reports, plan.payload):
+                    end.close()
+            self._life = _life_of(self._process)
+            arguments = (self._process, self.ring, self._socket, self._reports, self._life)
+            self._finalize = util.Finalize(self, _end, arguments, exitpriority=10)
         self._poll = select.poll()
         self._report_poll = select.poll()
         for poll, end in ((self._poll, self._socket), (self._report_poll, self._reports)):
             poll.register(end.fileno(), select.POLLIN)
             poll.register(self._life, select.POLLIN)
-        self._finalize = util.Finalize(
-            self,
-            _end,
-            (self._process, self.ring, self._socket, self._reports, self._life),
-            exitpriority=10,
-        )
 
     def start(self) -> Form:
         """Wait for the first element; how it and all others look."""
@@ -156,6 +153,31 @@ class WorkerProcess:
     def stop(self) -> None:
         """End the worker, if it runs, and free everything but the ring's memory."""
         self._finalize()
+
+
+@contextlib.contextmanager
+def _interrupts_later() -> Iterator[None]:
+    """Ctrl-C while a process is being started would leave it without an owner."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[Any] = []
+    before = signal.signal(signal.SIGINT, lambda *details: came.append(details))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before or signal.SIG_DFL)
+    if came and callable(before):
+        before(*came[0])
+
+
+def _life_of(process: Any) -> int:
+    """A descriptor that is ready when the process has ended."""
+    try:
+        # Processes that the worker forks keep its pipes open, so that these say little.
+        return os.pidfd_open(process.pid)
+    except OSError:
+        return os.dup(process.sentinel)
 
 
 def _start(process: Any, strategy: SharingStrategy) -> None:

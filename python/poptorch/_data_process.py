@@ -117,11 +117,12 @@ class WorkerProcess:
         words = self.ring.words
         while words[PUBLISHED] <= number:
             self.wake()
-            ended = False
-            for fd, _ in self._poll.poll():
-                ended |= fd == self._life or not self._socket.recv(4096)
-            if ended and words[PUBLISHED] <= number:
+            ready = {fd for fd, _ in self._poll.poll()}
+            # What it has written before its end still counts.
+            if self._life in ready and words[PUBLISHED] <= number:
                 raise WorkerEnded(self._how_it_ended())
+            with contextlib.suppress(OSError):
+                self._socket.recv(4096, socket.MSG_DONTWAIT)
 
     def reports_until(self, number: int) -> list[Any]:
         """All reports up to that of the entry with this number."""

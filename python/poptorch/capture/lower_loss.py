@@ -303,6 +303,9 @@ def _(w, n, a, b, p, _mode):
     return w.cast(_distance(w, diff.abs(), p, len(diff.shape) - 1), n.dtype)
 
 
+_FEW_DIFFERENCES = 1 << 15
+
+
 @lower("_euclidean_dist")
 def _(w, n, a, b):
     """From a product of matrices, as eager does for many rows."""
@@ -310,6 +313,9 @@ def _(w, n, a, b):
         return w.full(0, n.dtype, n.shape)
     rows, columns, size = a.shape[-2], b.shape[-2], a.shape[-1]
     lead = n.shape[:-2]
+    if count(n.shape) * size <= _FEW_DIFFERENCES:  # not worth what a product loses in digits
+        diff = _differences(w, a, b)
+        return _distance(w, diff.abs(), 2.0, len(diff.shape) - 1)
     turned = w.permute(b, [*range(len(b.shape) - 2), len(b.shape) - 1, len(b.shape) - 2])
     if not lead:
         product = w.op("mm", [a, turned], n.dtype, n.shape)

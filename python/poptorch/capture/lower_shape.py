@@ -197,17 +197,16 @@ def _(w, n, start, end, steps, *rest):
         return w.constant(without_modes(lambda: make(*ends, *more, dtype=n.dtype)))
     if not n.dtype.is_floating_point:
         raise MissingRow("linspace of integers")
-    start, end = (w.cast(x, n.dtype) if isinstance(x, Value) else x for x in (start, end))
+    wide = torch.promote_types(n.dtype, torch.float32)  # a power makes much of rounded exponents
+    start, end = (w.cast(x, wide) if isinstance(x, Value) else x for x in (start, end))
     if steps == 1:
-        line = (
-            w.expand(start, n.shape) if isinstance(start, Value) else w.full(start, n.dtype, (1,))
-        )
+        line = w.expand(start, n.shape) if isinstance(start, Value) else w.full(start, wide, (1,))
     else:
         # From both ends towards the middle, as torch does.
-        at = w.arange(steps, dtype=n.dtype)
+        at = w.arange(steps, dtype=wide)
         step = (end - start) / float(steps - 1)
         line = w.where(at < steps // 2, start + step * at, end - step * (float(steps - 1) - at))
-    return line if base is None else w.pointwise("pow", base, line)
+    return w.cast(line if base is None else w.pointwise("pow", base, line), n.dtype)
 
 
 def _row_minus_column(w, rows, columns):

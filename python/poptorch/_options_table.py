@@ -474,7 +474,6 @@ OPTIONS: tuple[Option, ...] = (
         setter="setAutomaticLossScaling",
         argument="enabled",
         backend=True,
-        pending="the loss scale stays as it is",
     ),
     # Precision -----------------------------------------------------------------------------------
     Option(

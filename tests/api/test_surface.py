@@ -161,7 +161,6 @@ SET = {
     "syntheticDataMode": lambda o: o.enableSyntheticData(True),
     "enableEngineCaching": lambda o: o.enableExecutableCaching("somewhere"),
     "engineOptions": lambda o: o.enableProfiling(),
-    "automaticLossScalingSettings.enabled": lambda o: o.Training.setAutomaticLossScaling(True),
     "enableFloatingPointChecks": lambda o: o.Precision.enableFloatingPointExceptions(True),
     "enableStochasticRounding": lambda o: o.Precision.enableStochasticRounding(True),
     "partialsTypeMatMuls": lambda o: o.Precision.setPartialsType(torch.half),

@@ -40,7 +40,8 @@ void sgd(Update& u) {
   Term g = decayed(u);
   if (u.has("momentum")) {
     Term mu = u.hyper("momentum"), fresh = g;
-    if (u.on("plain_first")) {  // torch's first velocity is the gradient, whatever the dampening
+    if (u.has("one_minus_dampening") && u.on("plain_first")) {
+      // torch's first velocity is the gradient, whatever the dampening
       fresh = g * u.rate("fresh", [&] {
         return where(apply(Op::Le, u.group.step(), 1.0), 1.0, u.group.exact("one_minus_dampening"));
       });

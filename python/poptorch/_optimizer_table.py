@@ -179,6 +179,12 @@ class Settings:
         """Whether the program multiplies the loss's gradient, and divides the weights' by it."""
         return not self.loss_scaling.constant or self.loss_scaling.value != 1.0
 
+    @property
+    def switches(self) -> tuple[dict[str, int], ...]:
+        """The flags that are no slots of values: what can't change after compilation."""
+        slots = self.algorithm.slots
+        return tuple({k: v for k, v in group.items() if k not in slots} for group in self.flags)
+
     def hyper(self, group: int) -> torch.Tensor:
         """The run-time numbers of a group, in the order of their slots, in float64."""
         values = {name: value.value for name, value in self.groups[group].items()}
@@ -321,7 +327,7 @@ def _flags(
             on.add("combined")
             if "accum_f16" in on:  # they are one tensor
                 on.add("velocity_f16")
-        if not ours and "dampening" not in off:
+        if not ours:
             on.add("plain_first")
     flags.update(dict.fromkeys(sorted(on), 1))
     return flags

@@ -106,7 +106,7 @@ class DeviceOptimizer:
         for number, (before, now) in enumerate(zip(old.groups, settings.groups, strict=True)):
             for name, value in now.items():
                 self._check_constant(f"{name} of group {number}", before[name], value)
-        if settings.flags != old.flags:
+        if settings.switches != old.switches:
             raise _popart_error(
                 "An attribute that is fixed at compilation (such as nesterov, amsgrad or a type "
                 "of an accumulator) has changed: call destroy() first."

@@ -2,13 +2,11 @@
 """Optimizers: the same weights as PyTorch, values that change without recompilation, state."""
 
 import copy
-import io
-import pickle
 
 import poptorch
 import pytest
 import torch
-from api_support import Regression, eager_step
+from api_support import eager_step
 from poptorch import optim
 
 
@@ -128,62 +126,6 @@ def test_loss_scaling_changes_nothing(regression, batch, opts):
     torch.testing.assert_close(dict(regression.state_dict()), dict(twin.state_dict()))
 
 
-@pytest.mark.parametrize("kind", [optim.SGD, optim.Adam, optim.AdamW])
-def test_state_survives_a_file_and_a_new_model(batch, opts, kind):
-    values = {"lr": 0.1, "momentum": 0.9} if kind is optim.SGD else {"lr": 0.1}
-
-    def start(model):
-        optimizer = kind(model.parameters(), **values)
-        return optimizer, poptorch.trainingModel(model, opts, optimizer)
-
-    torch.manual_seed(5)
-    model = Regression()
-    optimizer, training = start(model)
-    assert optimizer.state_dict()["ipu_state"] is None
-    for _ in range(3):
-        training(*batch)
-    file = io.BytesIO()
-    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, file)
-    for _ in range(3):
-        training(*batch)
-
-    file.seek(0)
-    saved = torch.load(file)
-    names = {"Accl___linear.weight"} if kind is optim.SGD else {"Accl1___linear.weight"}
-    assert names <= saved["optimizer"]["ipu_state"].keys()
-    other = Regression()
-    other.load_state_dict(saved["model"])
-    restored, continued = start(other)
-    restored.load_state_dict(saved["optimizer"])
-    for _ in range(3):
-        continued(*batch)
-    assert torch.equal(other.linear.weight.detach(), model.linear.weight.detach())
-
-
-def test_state_loaded_after_compilation(regression, batch, opts):
-    optimizer = optim.SGD(regression.parameters(), lr=0.1, momentum=0.9)
-    training = poptorch.trainingModel(regression, opts, optimizer)
-    training(*batch)
-    weights, state = copy.deepcopy(regression.state_dict()), copy.deepcopy(optimizer.state_dict())
-    training(*batch)
-    expected = regression.linear.weight.detach().clone()
-    training.load_state_dict(weights)
-    optimizer.load_state_dict(state)
-    training(*batch)
-    assert torch.equal(regression.linear.weight.detach(), expected)
-
-
-def test_optimizers_can_be_pickled_with_their_state(regression, batch, opts):
-    optimizer = optim.Adam(regression.parameters(), lr=0.1)
-    training = poptorch.trainingModel(regression, opts, optimizer)
-    training(*batch)
-    loaded = pickle.loads(pickle.dumps(optimizer))
-    torch.testing.assert_close(
-        loaded.get_state_dict()["ipu_state"], optimizer.state_dict()["ipu_state"]
-    )
-    assert loaded.host_state_is_dirty
-
-
 def test_a_new_optimizer_object_may_take_over(regression, batch, opts):
     first = optim.SGD(regression.parameters(), lr=0.1, momentum=0.9)
     training = poptorch.trainingModel(regression, opts, first)
@@ -197,15 +139,6 @@ def test_a_new_optimizer_object_may_take_over(regression, batch, opts):
     with pytest.raises(poptorch.Error, match="Can not replace optimizer of type"):
         training.setOptimizer(optim.Adam(regression.parameters(), lr=0.1))
     training(*batch)
-
-
-def test_unexpected_attributes_are_reported_once(regression, batch, opts, log):
-    optimizer = optim.SGD(regression.parameters(), lr=0.1)
-    training = poptorch.trainingModel(regression, opts, optimizer)
-    optimizer.param_groups[0]["initial_lr"] = 0.1
-    for _ in range(2):
-        training.setOptimizer(optimizer)
-    assert log.text.count("Ignoring unexpected group 0 attribute in SGD optimizer") == 1
 
 
 def test_lamb_runs_on_the_host():

@@ -6,7 +6,9 @@ import functools
 
 import poptorch
 import pytest
-from optimizer_cases import MATRIX, VARIANTS, data, tiny, train_eager
+import torch
+from optimizer_cases import MATRIX, ROWS, VARIANTS, Written, data, tiny, train_eager
+from poptorch import _core
 
 UPDATES = 24  # a multiple of the device iterations
 CASES = {**MATRIX, **VARIANTS}
@@ -52,6 +54,33 @@ def test_weights_equal_plain_pytorch(name, accumulation, replicas, iterations):
 @pytest.mark.parametrize("name", VARIANTS)
 def test_variants_equal_plain_pytorch(name, accumulation):
     assert_same(train(VARIANTS[name][0], accumulation), expected(name, accumulation))
+
+
+def has_groups(make):
+    return not isinstance(make(tiny().parameters()), Written)
+
+
+@pytest.mark.parametrize("name", [n for n in CASES if has_groups(CASES[n][1])])
+def test_a_schedule_never_compiles_again(name, monkeypatch):
+    compiled = []
+    original = _core.compile
+    monkeypatch.setattr(_core, "compile", lambda *args: compiled.append(1) or original(*args))
+    model, twin = tiny(), tiny()
+    optimizers = [CASES[name][0](model.parameters()), CASES[name][1](twin.parameters())]
+    schedules = [torch.optim.lr_scheduler.ExponentialLR(o, 0.8) for o in optimizers]
+    options = poptorch.Options().showCompilationProgressBar(False)
+    executor = poptorch.trainingModel(model, options, optimizers[0])
+    x, target = data(10, 1)
+    for batch in zip(x.split(ROWS), target.split(ROWS), strict=True):
+        executor(*batch)
+        optimizers[1].zero_grad()
+        twin(*batch)[1].backward()
+        optimizers[1].step()
+        for schedule in schedules:
+            schedule.step()
+        executor.setOptimizer(optimizers[0])
+    assert len(compiled) == 1
+    assert_same(dict(model.state_dict()), dict(twin.state_dict()))
 
 
 def test_the_cases_differ():

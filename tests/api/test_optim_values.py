@@ -1,0 +1,533 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arguments of optimizers: signatures and defaults, what is constant and what may vary, groups, and
+what setOptimizer accepts."""
+
+import copy
+import inspect
+import math
+import pathlib
+
+import poptorch
+import pytest
+import torch
+from api_support import Regression, eager_step
+from poptorch import optim
+from poptorch._optimizer_table import ALGORITHMS
+
+HALF = torch.float16
+_MOMENT_TYPES = "first_order_momentum_accum_type second_order_momentum_accum_type"
+SIGNATURES = {
+    optim.SGD: "params lr momentum dampening weight_decay nesterov maximize foreach differentiable "
+    "loss_scaling velocity_scaling use_combined_accum accum_type velocity_accum_type max_grad_norm",
+    optim.Adam: "params lr betas eps weight_decay amsgrad foreach maximize capturable "
+    f"differentiable fused loss_scaling accum_type {_MOMENT_TYPES} max_grad_norm",
+    optim.AdamW: "params lr betas eps weight_decay amsgrad maximize foreach capturable "
+    f"differentiable fused loss_scaling bias_correction accum_type {_MOMENT_TYPES} max_grad_norm",
+    optim.RMSprop: "params lr alpha eps weight_decay momentum centered foreach maximize "
+    f"differentiable loss_scaling accum_type {_MOMENT_TYPES} use_tf_variant",
+    optim.LAMB: "params lr betas eps weight_decay bias_correction loss_scaling max_weight_norm "
+    f"accum_type {_MOMENT_TYPES}",
+}
+ALL = list(SIGNATURES)
+
+
+def parameters():
+    return [torch.nn.Parameter(torch.ones(2))]
+
+
+def make(kind, params=None, **values):
+    if kind is optim.SGD:
+        values.setdefault("lr", 0.1)
+    return kind(parameters() if params is None else params, **values)
+
+
+@pytest.fixture
+def start(regression, opts):
+    """A function from an optimizer's class and values to (optimizer, executor)."""
+
+    def begin(kind, **values):
+        optimizer = kind(regression.parameters(), **values)
+        return optimizer, poptorch.trainingModel(regression, opts, optimizer)
+
+    return begin
+
+
+# Constructors -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_signatures(kind):
+    found = inspect.signature(kind).parameters
+    assert list(found) == SIGNATURES[kind].split()
+    required = ["params", "lr"] if kind is optim.SGD else ["params"]
+    assert [n for n, p in found.items() if p.default is inspect.Parameter.empty] == required
+    assert all(p.default is None for n, p in found.items() if n not in required)
+    assert issubclass(kind, optim.Optimizer) and issubclass(kind, torch.optim.Optimizer)
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_defaults(kind):
+    optimizer = make(kind)
+    extras = {
+        "loss_scaling": 1.0,
+        "accum_type": torch.float32,
+        "use_combined_accum": False,
+        "velocity_accum_type": torch.float32,
+        "first_order_momentum_accum_type": torch.float32,
+        "second_order_momentum_accum_type": torch.float32,
+        "bias_correction": True,
+        "max_grad_norm": math.inf,
+        "use_tf_variant": False,
+        "max_weight_norm": 65500.0,
+    }
+    for name in SIGNATURES[kind].split():
+        if name in extras:
+            assert getattr(optimizer, name) == extras[name], name
+    if kind is optim.LAMB:
+        theirs = {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 1e-2}
+    else:
+        theirs = make(getattr(torch.optim, kind.__name__), lr=0.1).defaults
+        optimizer = make(kind, lr=0.1)
+    assert theirs.items() <= optimizer.defaults.items()
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        (optim.SGD, {"foreach": True, "differentiable": True}),
+        (optim.Adam, {"foreach": True, "fused": True, "capturable": True, "differentiable": True}),
+        (optim.AdamW, {"foreach": True, "fused": True, "capturable": True, "differentiable": True}),
+        (optim.RMSprop, {"foreach": True, "differentiable": True}),
+        (torch.optim.Adam, {"foreach": True}),
+        (torch.optim.AdamW, {"fused": True}),
+        (torch.optim.SGD, {"foreach": True}),
+    ],
+)
+def test_arguments_about_torchs_kernels_change_nothing(regression, batch, opts, kind, values):
+    twin = copy.deepcopy(regression)
+    for model, extra in ((regression, values), (twin, {})):
+        poptorch.trainingModel(model, opts, kind(model.parameters(), lr=0.1, **extra))(*batch)
+    assert torch.equal(regression.linear.weight, twin.linear.weight)
+
+
+def test_a_rate_is_required_for_sgd():
+    with pytest.raises(TypeError):
+        optim.SGD(parameters())
+
+
+@pytest.mark.parametrize("kind", ALL)
+@pytest.mark.parametrize("dtype", [torch.int32, torch.bfloat16, torch.float64])
+def test_types_of_accumulators_that_are_refused(kind, dtype):
+    for name in (n for n in SIGNATURES[kind].split() if n.endswith("accum_type")):
+        with pytest.raises(AssertionError, match="Accumulation types must be either torch.float32"):
+            make(kind, **{name: dtype})
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "text"),
+    [
+        (optim.SGD, {"lr": torch.tensor(0.1)}, "Expected a number for lr"),
+        (optim.Adam, {"lr": torch.tensor(0.1)}, "Expected a number for lr"),
+        (optim.SGD, {"momentum": "much"}, "Expected a number for momentum"),
+        (optim.AdamW, {"eps": torch.tensor(1e-8)}, "Expected a number for eps"),
+        (optim.Adam, {"betas": 0.9}, "betas must be a tuple of two numbers"),
+        (optim.LAMB, {"betas": (0.9, 0.9, 0.9)}, "betas must be a tuple of two numbers"),
+        (optim.AdamW, {"betas": (0.9, None)}, "betas must be a tuple of two numbers"),
+    ],
+)
+def test_values_that_are_no_numbers(kind, values, text):
+    with pytest.raises(AssertionError, match=text):
+        make(kind, **values)
+
+
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adam, torch.optim.Adafactor])
+def test_a_tensor_rate_of_a_torch_optimizer_is_refused(regression, opts, kind):
+    optimizer = kind(regression.parameters(), lr=torch.tensor(0.1))
+    with pytest.raises(AssertionError, match="Expected a number for lr"):
+        poptorch.trainingModel(regression, opts, optimizer)
+
+
+@pytest.mark.parametrize("kind", [torch.optim.RMSprop, optim.RMSprop])
+def test_groups_must_agree_on_centered(regression, opts, kind):
+    groups = [
+        {"params": [regression.linear.weight], "centered": True},
+        {"params": [regression.linear.bias], "centered": False},
+    ]
+    with pytest.raises(
+        AssertionError,
+        match="All parameter groups must have the same value for the 'centered' attribute",
+    ):
+        poptorch.trainingModel(regression, opts, kind(groups, lr=0.1))
+
+
+def test_velocity_scaling_is_for_the_combined_variant(log):
+    optimizer = make(optim.SGD, momentum=0.9, velocity_scaling=4.0)
+    assert "velocity_scaling" in log.text
+    assert optimizer.param_groups[0]["velocity_scaling"] == 1.0
+    log.clear()
+    combined = make(optim.SGD, momentum=0.9, velocity_scaling=4.0, use_combined_accum=True)
+    assert combined.param_groups[0]["velocity_scaling"] == 4.0 and not log.text
+
+
+@pytest.mark.parametrize("base", [torch.optim.SGD, optim.SGD, torch.optim.AdamW])
+def test_a_subclass_is_warned_about(regression, opts, log, base):
+    poptorch.trainingModel(regression, opts, base(regression.parameters(), lr=0.1)).destroy()
+    assert "unlikely to behave as intended" not in log.text
+
+    class Mine(base):
+        pass
+
+    poptorch.trainingModel(regression, opts, Mine(regression.parameters(), lr=0.1))
+    assert "unlikely to behave as intended" in log.text
+
+
+def test_the_page_names_every_class_and_state():
+    page = (pathlib.Path(__file__).parents[2] / "docs" / "optimizers.md").read_text()
+    rows = [line for line in page.splitlines() if line.startswith("| `")]
+    for algorithm in ALGORITHMS:
+        name = algorithm.classes[0].__name__
+        row = next((line for line in rows if f"`{name}`" in line.split("|")[1]), None)
+        assert row is not None, name
+        shared = "as Adam" in row
+        assert shared or all(f"`{p}`" in row for p in algorithm.states.values()), name
+
+
+# Constants and variables --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_what_is_given_is_variable(kind):
+    attrs = make(kind, lr=0.1, weight_decay=0.5, loss_scaling=2.0).variable_attrs
+    assert not any(attrs.isConstant(n) for n in ("lr", "weight_decay", "loss_scaling"))
+    attrs = make(kind).variable_attrs
+    constant = ["weight_decay", "loss_scaling"] + ([] if kind is optim.SGD else ["lr", "eps"])
+    assert all(attrs.isConstant(n) for n in constant)
+    with pytest.raises(AssertionError, match="Unknown attribute .*, allowed values:"):
+        attrs.markAsConstant("accum_type")
+    for name in (*make(kind).defaults, "loss_scaling"):
+        if name == "velocity_scaling":
+            continue  # of the combined variant alone
+        attrs.markAsVariable(name)
+        assert not attrs.isConstant(name)
+
+
+def test_velocity_scaling_is_an_attribute_of_the_combined_variant():
+    with pytest.raises(AssertionError, match="Unknown attribute velocity_scaling"):
+        make(optim.SGD).variable_attrs.markAsVariable("velocity_scaling")
+    make(optim.SGD, use_combined_accum=True).variable_attrs.markAsVariable("velocity_scaling")
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "name"),
+    [
+        (optim.SGD, {"lr": 0.1}, "momentum"),
+        (optim.SGD, {"lr": 0.1, "momentum": 0.9}, "dampening"),
+        (optim.Adam, {}, "lr"),
+        (optim.AdamW, {"lr": 0.1}, "weight_decay"),
+        (optim.RMSprop, {"lr": 0.1}, "alpha"),
+        (optim.LAMB, {"lr": 0.1}, "max_weight_norm"),
+        (torch.optim.SGD, {"lr": 0.1}, "momentum"),
+        (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9}, "dampening"),
+        (torch.optim.SGD, {"lr": 0.1}, "weight_decay"),
+        (torch.optim.Adam, {"lr": 0.1}, "eps"),
+        (torch.optim.AdamW, {"lr": 0.1}, "weight_decay"),
+        (torch.optim.RMSprop, {"lr": 0.1, "alpha": 0.9}, "alpha"),
+        (torch.optim.Adagrad, {"lr": 0.1}, "lr_decay"),
+    ],
+)
+def test_a_constant_may_not_change(start, batch, kind, values, name):
+    optimizer, executor = start(kind, **values)
+    executor(*batch)
+    before = optimizer.param_groups[0][name]
+    optimizer.param_groups[0][name] = 0.25
+    with pytest.raises(poptorch.Error, match="Values are constant but do not match.") as caught:
+        executor.setOptimizer(optimizer)
+    assert caught.value.type == "popart_exception"
+    optimizer.param_groups[0][name] = before
+    executor.setOptimizer(optimizer)
+    executor(*batch)
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "changed"),
+    [
+        (torch.optim.SGD, {"lr": 0.1}, {"lr": 0.2}),
+        (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9}, {"momentum": 0.5}),
+        (torch.optim.SGD, {"lr": 0.1, "weight_decay": 0.1}, {"weight_decay": 0.0}),
+        (torch.optim.Adam, {"eps": 1e-7, "lr": 0.1}, {"eps": 1e-3}),
+        (torch.optim.AdamW, {"weight_decay": 0.1, "lr": 0.1}, {"weight_decay": 0.3, "lr": 0.2}),
+        (torch.optim.NAdam, {"momentum_decay": 0.1, "lr": 0.1}, {"momentum_decay": 0.5}),
+        (optim.Adam, {"betas": (0.9, 0.99), "lr": 0.1}, {"betas": (0.5, 0.9)}),
+        (optim.RMSprop, {"alpha": 0.9, "lr": 0.1}, {"alpha": 0.5}),
+    ],
+)
+def test_a_variable_may_change(regression, batch, opts, kind, values, changed):
+    twin = copy.deepcopy(regression)
+    optimizer = kind(regression.parameters(), **values)
+    reference = getattr(torch.optim, kind.__name__)(twin.parameters(), **values)
+    executor = poptorch.trainingModel(regression, opts, optimizer)
+    for step in range(4):
+        if step == 2:
+            optimizer.param_groups[0].update(changed)
+            reference.param_groups[0].update(changed)
+            executor.setOptimizer(optimizer)
+        executor(*batch)
+        eager_step(twin, reference, *batch)
+    torch.testing.assert_close(
+        dict(regression.state_dict()), dict(twin.state_dict()), rtol=1e-5, atol=1e-6
+    )
+
+
+def test_constants_stay_constants(start, batch, regression):
+    _, executor = start(optim.SGD, lr=0.1)
+    executor(*batch)
+    variable = optim.SGD(regression.parameters(), lr=0.1, weight_decay=0.0)
+    with pytest.raises(
+        poptorch.Error, match="Can not replace a constant value with a non constant value"
+    ) as caught:
+        executor.setOptimizer(variable)
+    assert caught.value.type == "popart_exception"
+
+
+@pytest.mark.parametrize("mark", ["markAsConstant", "markAsVariable"])
+def test_marks_decide_before_compilation(start, batch, mark):
+    values = {"weight_decay": 0.1} if mark == "markAsConstant" else {}
+    optimizer, executor = start(optim.SGD, lr=0.1, **values)
+    getattr(optimizer.variable_attrs, mark)("weight_decay")
+    executor(*batch)
+    optimizer.param_groups[0]["weight_decay"] = 0.5
+    if mark == "markAsVariable":
+        executor.setOptimizer(optimizer)
+        return
+    with pytest.raises(poptorch.Error, match="Values are constant but do not match"):
+        executor.setOptimizer(optimizer)
+
+
+def test_constant_loss_scaling(start, batch):
+    optimizer, executor = start(optim.SGD, lr=0.1)
+    executor(*batch)
+    optimizer.loss_scaling = 2.0
+    with pytest.raises(poptorch.Error, match="Values are constant but do not match. loss_scaling"):
+        executor.setOptimizer(optimizer)
+
+
+def test_automatic_loss_scaling_makes_it_variable(regression, batch, opts):
+    opts.Training.setAutomaticLossScaling(True)
+    optimizer = torch.optim.SGD(regression.parameters(), lr=0.1)
+    executor = poptorch.trainingModel(regression, opts, optimizer)
+    executor(*batch)
+    optimizer.loss_scaling = 2.0
+    executor.setOptimizer(optimizer)
+    executor(*batch)
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "changed"),
+    [
+        (optim.SGD, {"momentum": 0.9}, {"momentum": 0.9, "velocity_accum_type": HALF}),
+        (optim.SGD, {"momentum": 0.9}, {"momentum": 0.9, "use_combined_accum": True}),
+        (optim.SGD, {"momentum": 0.9}, {"momentum": 0.9, "nesterov": True}),
+        (optim.Adam, {}, {"amsgrad": True}),
+        (optim.AdamW, {}, {"bias_correction": False}),
+        (optim.AdamW, {}, {"first_order_momentum_accum_type": HALF}),
+        (optim.RMSprop, {}, {"use_tf_variant": True}),
+        (optim.RMSprop, {}, {"centered": True}),
+    ],
+)
+def test_what_is_fixed_at_compilation(start, regression, batch, kind, values, changed):
+    _, executor = start(kind, lr=0.1, **values)
+    executor(*batch)
+    with pytest.raises(poptorch.Error, match="fixed at compilation"):
+        executor.setOptimizer(kind(regression.parameters(), lr=0.1, **changed))
+    executor(*batch)
+
+
+# Groups -------------------------------------------------------------------------------------------
+
+
+def groups_of(model, **values):
+    """Two groups: the first has values of its own, the second the defaults."""
+    return [{"params": [model.linear.weight], **values}, {"params": [model.linear.bias]}]
+
+
+@pytest.mark.parametrize(
+    ("name", "own", "values"),
+    [
+        ("SGD", {"lr": 0.3, "momentum": 0.5, "weight_decay": 0.1}, {"momentum": 0.9}),
+        ("SGD", {"nesterov": True, "momentum": 0.5}, {"momentum": 0.9}),
+        ("SGD", {"maximize": True}, {}),
+        ("Adam", {"lr": 0.05, "betas": (0.5, 0.9), "eps": 1e-2, "weight_decay": 0.1}, {}),
+        ("Adam", {"amsgrad": True}, {}),
+        ("AdamW", {"lr": 0.05, "betas": (0.5, 0.9), "eps": 1e-2, "weight_decay": 0.3}, {}),
+        ("RMSprop", {"lr": 0.05, "momentum": 0.3, "alpha": 0.5, "eps": 1e-2}, {}),
+    ],
+)
+def test_groups_have_values_of_their_own(regression, batch, opts, name, own, values):
+    twin = copy.deepcopy(regression)
+    optimizer = getattr(optim, name)(groups_of(regression, **own), lr=0.1, **values)
+    reference = getattr(torch.optim, name)(groups_of(twin, **own), lr=0.1, **values)
+    executor = poptorch.trainingModel(regression, opts, optimizer)
+    for _ in range(5):
+        executor(*batch)
+        eager_step(twin, reference, *batch)
+    torch.testing.assert_close(
+        dict(regression.state_dict()), dict(twin.state_dict()), rtol=1e-5, atol=1e-6
+    )
+
+
+def test_lamb_limits_the_norm_per_group(batch, opts):
+    weights = []
+    for own in ({}, {"max_weight_norm": 1e-3}):
+        torch.manual_seed(1)
+        model = Regression()
+        optimizer = optim.LAMB(groups_of(model, **own), lr=0.1, max_weight_norm=10.0)
+        host = copy.deepcopy(model)
+        reference = optim.LAMB(groups_of(host, **own), lr=0.1, max_weight_norm=10.0)
+        executor = poptorch.trainingModel(model, opts, optimizer)
+        for _ in range(3):
+            executor(*batch)
+            eager_step(host, reference, *batch)
+        torch.testing.assert_close(dict(model.state_dict()), dict(host.state_dict()))
+        weights.append(model.linear.weight.detach())
+    assert not torch.equal(*weights)
+
+
+def test_velocity_scaling_per_group(regression, batch, opts):
+    groups = groups_of(regression, velocity_scaling=8.0)
+    optimizer = optim.SGD(groups, lr=0.1, momentum=0.9, use_combined_accum=True)
+    twin = copy.deepcopy(regression)
+    reference = torch.optim.SGD(twin.parameters(), lr=0.1, momentum=0.9)
+    executor = poptorch.trainingModel(regression, opts, optimizer)
+    executor(*batch)
+    eager_step(twin, reference, *batch)
+    state = optimizer.state_dict()["ipu_state"]
+    velocity = reference.state[twin.linear.weight]["momentum_buffer"]
+    torch.testing.assert_close(state["Accl___linear.weight"], velocity * 8.0)
+    velocity = reference.state[twin.linear.bias]["momentum_buffer"]
+    torch.testing.assert_close(state["Accl___linear.bias"], velocity)
+
+
+def test_parameters_outside_the_groups_are_not_trained(regression, batch, opts):
+    opts.Training.gradientAccumulation(2)
+    before = regression.linear.bias.detach().clone()
+    optimizer = optim.SGD([regression.linear.weight], lr=0.1)
+    executor = poptorch.trainingModel(regression, opts, optimizer)
+    executor(*batch)
+    assert torch.equal(regression.linear.bias.detach(), before)
+    names = [name for name, _, _ in executor._executable.program.states]
+    assert "accum:linear.bias" not in names
+
+
+@pytest.mark.parametrize("relaxed", [False, True])
+@pytest.mark.parametrize(
+    ("change", "kind"),
+    [
+        (lambda o: o.param_groups[1].update(initial_lr=0.1), "group 1 attribute"),
+        (lambda o: o.defaults.update(initial_lr=0.1), "default group variable"),
+        (lambda o: setattr(o, "mood", 1), "optimizer attribute"),
+    ],
+)
+def test_unexpected_attributes_are_reported_once(regression, opts, log, change, kind, relaxed):
+    opts.relaxOptimizerAttributesChecks(relaxed)
+    optimizer = optim.SGD(groups_of(regression), lr=0.1)
+    executor = poptorch.trainingModel(regression, opts, optimizer)
+    change(optimizer)
+    for _ in range(2):
+        executor.setOptimizer(optimizer)
+    text = f"Ignoring unexpected {kind} in SGD optimizer: ["
+    found = [r.levelname for r in log.records if text in r.getMessage()]
+    assert found == ["DEBUG" if relaxed else "WARNING"]
+
+
+# setOptimizer -------------------------------------------------------------------------------------
+
+
+def test_values_that_did_not_change_are_not_sent(start, batch):
+    optimizer, executor = start(optim.AdamW, lr=0.1)
+    executor(*batch)
+    device, settings = executor._device_optimizer, executor._settings()
+    assert device.send(settings) == 0
+    optimizer.param_groups[0]["lr"] = 0.2
+    assert device.send(executor._settings()) > 0
+    assert device.send(executor._settings()) == 0
+
+
+def test_values_wait_for_the_device(start, batch, regression):
+    optimizer, executor = start(optim.SGD, lr=0.1)
+    executor(*batch)
+    executor.detachFromDevice()
+    before = regression.linear.weight.detach().clone()
+    optimizer.param_groups[0]["lr"] = 0.0
+    executor.setOptimizer(optimizer)
+    executor(*batch)
+    assert torch.equal(regression.linear.weight.detach(), before)
+
+
+@pytest.mark.parametrize(("compiled", "now"), [(None, 1.0), (1.0, None), (1.0, 2.0)])
+@pytest.mark.parametrize("kind", [optim.SGD, optim.Adam, optim.AdamW])
+def test_clip_settings_must_match(start, regression, batch, kind, compiled, now):
+    _, executor = start(kind, lr=0.1, max_grad_norm=compiled)
+    executor(*batch)
+    with pytest.raises(poptorch.Error, match="Clip norm settings"):
+        executor.setOptimizer(kind(regression.parameters(), lr=0.1, max_grad_norm=now))
+    executor(*batch)
+
+
+def test_narrow_accumulators_cannot_come_later(start, regression, batch):
+    _, executor = start(optim.SGD, lr=0.1)
+    executor(*batch)
+    with pytest.raises(
+        ValueError, match="Invalid optimizer: the new optimizer would require changing"
+    ):
+        executor.setOptimizer(optim.SGD(regression.parameters(), lr=0.1, accum_type=HALF))
+    executor(*batch)
+
+
+def test_narrow_accumulators_may_come_before_compilation(start, regression, batch):
+    _, executor = start(optim.SGD, lr=0.1)
+    executor.setOptimizer(optim.SGD(regression.parameters(), lr=0.1, accum_type=HALF))
+    executor(*batch)
+    strategy = executor.options.Training.meanAccumulationAndReplicationReductionStrategy
+    assert strategy == poptorch.MeanReductionStrategy.Running
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (optim.SGD, optim.Adam),
+        (optim.Adam, optim.AdamW),
+        (optim.LAMB, optim.RMSprop),
+        (torch.optim.Adagrad, torch.optim.Adadelta),
+    ],
+)
+def test_another_algorithm_is_refused(start, regression, batch, first, second):
+    _, executor = start(first, lr=0.1)
+    executor(*batch)
+    with pytest.raises(poptorch.Error, match="Can not replace optimizer of type") as caught:
+        executor.setOptimizer(second(regression.parameters(), lr=0.1))
+    assert caught.value.type == "popart_exception"
+
+
+def test_other_groups_are_refused(start, regression, batch):
+    _, executor = start(optim.SGD, lr=0.1)
+    executor(*batch)
+    with pytest.raises(poptorch.Error, match="compiled with 1 parameter groups"):
+        executor.setOptimizer(optim.SGD(groups_of(regression), lr=0.1))
+    with pytest.raises(poptorch.Error, match="hold other parameters"):
+        executor.setOptimizer(optim.SGD([regression.linear.weight], lr=0.1))
+    executor(*batch)
+
+
+def test_a_replaced_optimizer_keeps_its_state(start, regression, batch):
+    first, executor = start(optim.SGD, lr=0.1, momentum=0.9)
+    executor(*batch)
+    executor.setOptimizer(optim.SGD(regression.parameters(), lr=0.1, momentum=0.9))
+    held = first.state_dict()["ipu_state"]["Accl___linear.weight"].clone()
+    executor(*batch)
+    assert torch.equal(first.state_dict()["ipu_state"]["Accl___linear.weight"], held)
+
+
+def test_only_training_models_have_an_optimizer(regression, opts):
+    inference = poptorch.inferenceModel(regression, opts)
+    with pytest.raises(poptorch.Error, match="setOptimizer is only for training models"):
+        inference.setOptimizer(optim.SGD(regression.parameters(), lr=0.1))

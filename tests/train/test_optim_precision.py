@@ -311,3 +311,37 @@ def test_the_automatic_factor_is_part_of_the_state():
     restored.load_state_dict(saved)
     continued(*data(1, 1))
     assert restored.state_dict()["ipu_param"]["lossScaling_FLOAT"] == 2.0
+
+
+# A step that fails half way -----------------------------------------------------------------------
+
+
+class Lookup(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.table = torch.nn.Embedding(4, 3)
+
+    def forward(self, index):
+        out = self.table(index)
+        return torch.nn.functional.mse_loss(out, torch.ones_like(out))
+
+
+@pytest.mark.parametrize("half", [False, True])
+def test_a_step_that_failed_leaves_no_gradients_behind(half):
+    def begin():
+        model = Lookup()
+        extra = {"accum_type": HALF} if half else {}
+        optimizer = optim.SGD(model.parameters(), lr=0.1, momentum=0.9, **extra)
+        return model, poptorch.trainingModel(model, options(4), optimizer)
+
+    model, executor = begin()
+    untouched, reference = begin()
+    good, bad = torch.tensor([0, 1, 2, 3]), torch.tensor([0, 1, 9, 3])
+    for step in range(3):
+        if step > 0:
+            with pytest.raises(poptorch.Error):
+                executor(bad)  # after two micro-batches
+        executor(good)
+        reference(good)
+    assert torch.equal(model.table.weight, untouched.table.weight)

@@ -227,6 +227,8 @@ class _Writer:
             self._wake.send(b"\0", socket.MSG_DONTWAIT)
         if report is not None:
             self._reports.send((number, report))
+        if isinstance(report, bytes):  # only now: an abandoned batch is never published
+            self._skeleton = report
 
     def add(self, epoch: int, element: Any) -> None:
         """Write one element of the dataset."""
@@ -289,10 +291,7 @@ class _Writer:
         if kind is not None:
             return tensors, None
         skeleton = _skeleton(element, take_apart(element)[2])
-        if skeleton == self._skeleton:
-            return tensors, None
-        self._skeleton = skeleton
-        return tensors, skeleton
+        return tensors, None if skeleton == self._skeleton else skeleton
 
 
 def _describe(kind: type | None, keys: list[Any], count: int) -> str:

@@ -67,9 +67,10 @@ class Plan:
 
 class Surroundings:
     """State of the program that a dataset would find if it were read there: random numbers
-    continue from the same place, and custom types are known."""
+    continue from the same place, custom types are known, processes start in the same way."""
 
     def __init__(self) -> None:
+        self._start_method = multiprocessing.get_start_method(allow_none=True)
         self._torch = torch.get_rng_state()
         self._python = random.getstate()
         self._numpy = numpy.random.get_state()
@@ -77,6 +78,7 @@ class Surroundings:
 
     def restore(self) -> None:
         """Make this process like the one that the object was made in."""
+        multiprocessing.set_start_method(self._start_method, force=True)
         torch.set_rng_state(self._torch)
         random.setstate(self._python)
         numpy.random.set_state(self._numpy)
@@ -350,11 +352,25 @@ def _end_with_parent() -> None:
     threading.Thread(target=watch, name="poptorch-parent-watch", daemon=True).start()
 
 
+class _WorkerStart:
+    """A ``worker_init_fn`` for torch's own workers, which may be stuck when we are killed."""
+
+    def __init__(self, given: Callable[[int], None] | None) -> None:
+        self._given = given
+
+    def __call__(self, worker: int) -> None:
+        _end_with_parent()
+        if self._given is not None:
+            self._given(worker)
+
+
 def _run(plan: Plan) -> None:
     writer, words = _Writer(plan), plan.ring.words
     try:
         surroundings, dataset = plan.payload.value()
         surroundings.restore()
+        if isinstance(dataset, torch.utils.data.DataLoader):
+            dataset.worker_init_fn = _WorkerStart(dataset.worker_init_fn)
         elements = _iterate(dataset)
         nothing = object()
         first = next(elements, nothing)

@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an asynchronous loader costs the process that reads from it, and how well it overlaps.
+
+The first table compares `next()` of batches that are ready with a `memcpy` of the same bytes. The
+second trains on a dataset whose batch takes as long as a training step: by waiting, as for a disk,
+or by computing, which needs a core of its own, so that the model is left one thread of two.
+usage: python -m bench.loader
+"""
+
+import os
+import statistics
+import time
+
+import torch
+from torch import nn
+
+from bench.harness import training_executor
+from bench.models import TutorialCNN, WithLoss
+
+SIZES = {  # of the elements of one batch
+    "16 x 784, 49 KiB": (16, 784),
+    "64 x 3 x 32 x 32, 768 KiB": (64, 3, 32, 32),
+    "16 x 3 x 224 x 224, 9 MiB": (16, 3, 224, 224),
+    "64 x 3 x 224 x 224, 37 MiB": (64, 3, 224, 224),
+}
+NEXT_LIMIT = 0.05
+OVERLAP_LIMIT = 1.15
+STEPS = 40
+ROUNDS = 5
+
+
+class Ready:
+    """Batches that exist already: the worker only copies them into the ring."""
+
+    def __init__(self, shape):
+        self.batch = [torch.randn(shape), torch.zeros(shape[0], dtype=torch.long)]
+
+    def __iter__(self):
+        while True:
+            yield self.batch
+
+
+class Timed(torch.utils.data.Dataset):
+    """Batches that take a given time to make, waiting or computing."""
+
+    def __init__(self, seconds, computes):
+        self.seconds, self.computes = seconds, computes
+        self.batch = torch.randn(16, 1, 28, 28), torch.randint(0, 10, (16,))
+
+    def __len__(self):
+        return STEPS
+
+    def __getitem__(self, index):
+        if not self.computes:
+            time.sleep(self.seconds)
+            return self.batch
+        end = time.process_time() + self.seconds
+        while time.process_time() < end:
+            self.batch[0].sum()
+        return self.batch
+
+
+def best(work, repeats):
+    samples = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        work()
+        samples.append(time.perf_counter() - start)
+    return min(samples), statistics.median(samples)
+
+
+def accessor_of(dataset, **arguments):
+    import poptorch
+
+    return poptorch.AsynchronousDataAccessor(dataset, **arguments)
+
+
+def next_costs():
+    """Rows of (title, next, memcpy), each the best and the median in seconds."""
+    for title, shape in SIZES.items():
+        accessor = accessor_of(Ready(shape), early_preload=True)
+        source, target = torch.randn(shape), torch.empty(shape)
+        # As long as a copy, or what the model would do with the batch: time for the worker.
+        pause = 2 * best(lambda: target.copy_(source), 20)[1]  # noqa: B023
+        torch.set_num_threads(1)  # a memcpy, not a parallel one
+        samples, copies = [], []
+        for _ in range(200):
+            time.sleep(max(pause, 0.0005))
+            start = time.perf_counter()
+            next(accessor)
+            middle = time.perf_counter()
+            target.copy_(source)
+            samples.append(middle - start)
+            copies.append(time.perf_counter() - middle)
+        accessor.terminate()
+        yield (
+            title,
+            (min(samples), statistics.median(samples)),
+            (
+                min(copies),
+                statistics.median(copies),
+            ),
+        )
+
+
+def epoch(batches, step):
+    start = time.perf_counter()
+    for batch in batches:
+        step(*batch)
+    return time.perf_counter() - start
+
+
+def model_step(threads, repeats):
+    """A training step of the tutorial CNN, repeated until it takes some milliseconds."""
+    torch.set_num_threads(threads)
+    torch.manual_seed(0)
+    model = WithLoss(TutorialCNN(), nn.NLLLoss())
+    run = training_executor(model, torch.optim.SGD(model.parameters(), lr=0.001))
+
+    def step(images, labels):
+        for _ in range(repeats):
+            run(images, labels)
+
+    return step
+
+
+def overlaps():
+    """Rows of (title, model alone, data alone, both in turn, both at once), seconds of an epoch."""
+    for computes, threads in ((False, 2), (True, 1), (True, 2)):
+        kind = "computing" if computes else "waiting"
+        step = model_step(threads, 20)
+        images = [Timed(0, False).batch] * STEPS
+        epoch(images, step)
+        alone = statistics.median(epoch(images, step) for _ in range(ROUNDS))
+        dataset = Timed(alone / STEPS, computes)
+        data_alone = statistics.median(epoch(dataset, lambda *_: None) for _ in range(ROUNDS))
+        accessor = accessor_of(dataset, load_indefinitely=False)
+        samples = [epoch(accessor, step) for _ in range(ROUNDS)]
+        accessor.terminate()
+        yield f"{kind}, model on {threads} thread{'s' * (threads > 1)}", alone, data_alone, samples
+
+
+def main():
+    load = os.getloadavg()[0]
+    if load > 0.5:
+        print(f"WARNING: load average {load:.1f}: other work is running, figures are not valid")
+    print(f"{'batch':32}{'next()':>12}{'memcpy':>12}{'ratio':>9}   (at most {NEXT_LIMIT:.0%})")
+    for title, ours, copy in next_costs():
+        ratio = ours[1] / copy[1]
+        print(f"{title:32}{ours[1] * 1e6:9.1f} us{copy[1] * 1e6:9.1f} us{ratio:9.1%}", flush=True)
+    print()
+    print(
+        f"{'dataset':32}{'model':>12}{'data':>12}{'both':>12}{'ratio':>9}   (at most {OVERLAP_LIMIT})"
+    )
+    for title, model, data, samples in overlaps():
+        both = statistics.median(samples)
+        ratio = both / max(model, data)
+        spread = (max(samples) - min(samples)) / both
+        print(
+            f"{title:32}{model * 1e3:9.0f} ms{data * 1e3:9.0f} ms{both * 1e3:9.0f} ms{ratio:9.2f}"
+            f"   spread {spread:.0%}",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -197,16 +197,25 @@ def _(w, n, start, end, steps, *rest):
         return w.constant(without_modes(lambda: make(*ends, *more, dtype=n.dtype)))
     if not n.dtype.is_floating_point:
         raise MissingRow("linspace of integers")
-    wide = torch.promote_types(n.dtype, torch.float32)  # a power makes much of rounded exponents
-    start, end = (w.cast(x, wide) if isinstance(x, Value) else x for x in (start, end))
+    # As torch: a line in half precision is rounded at every step, the exponents of a power are only
+    # rounded at the ends, and one alone not at all.
+    wide = n.dtype if base is None else torch.promote_types(n.dtype, torch.float32)
+    narrow = n.dtype if steps > 1 else wide
+
+    def rounded(x):
+        if isinstance(x, Value):
+            return w.cast(w.cast(x, narrow), wide)
+        return without_modes(lambda: torch.tensor(x, dtype=narrow).item())
+
+    start, end = rounded(start), rounded(end)
     if steps == 1:
         line = w.expand(start, n.shape) if isinstance(start, Value) else w.full(start, wide, (1,))
     else:
-        # From both ends towards the middle, as torch does.
+        # From both ends towards the middle.
         at = w.arange(steps, dtype=wide)
         step = (end - start) / float(steps - 1)
         line = w.where(at < steps // 2, start + step * at, end - step * (float(steps - 1) - at))
-    return w.cast(line if base is None else w.pointwise("pow", base, line), n.dtype)
+    return line if base is None else w.cast(w.pointwise("pow", base, line), n.dtype)
 
 
 def _row_minus_column(w, rows, columns):

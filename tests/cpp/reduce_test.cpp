@@ -3,8 +3,6 @@
 // with equal bits.
 #include <doctest/doctest.h>
 
-#include <map>
-
 #include "row_test_util.h"
 
 namespace tessera::test {
@@ -35,7 +33,7 @@ const std::vector<Case>& cases() {
       {{40, 70}, {1, 0}, {}, false},
       {{3, 100003}, {1, 0}, {1}, false},
       {{512, 768}, {1, 0}, {0}, false},
-      {{1000, 2000}, {1, 0}, {0}, false},
+      {{700, 1200}, {1, 0}, {0}, false},
       {{20000, 5}, {1, 0}, {0}, false},
       {{20003, 3}, {1, 0}, {-1}, false},
       {{16, 12, 9, 9}, {3, 2, 1, 0}, {0, 2, 3}, false},
@@ -55,17 +53,21 @@ const std::vector<Case>& cases() {
 template <typename T, typename R>
 std::vector<R> naive(Buffer& x, const std::vector<bool>& drop, R start,
                      const std::function<R(R, T)>& f) {
-  std::map<Dims, R> out;
+  Dims step(drop.size(), 0);
+  int64_t count = 1;
+  for (size_t d = drop.size(); d-- > 0;)
+    if (!drop[d]) {
+      step[d] = count;
+      count *= x.ref.shape[d];
+    }
+  std::vector<R> out(static_cast<size_t>(count), start);
   each_index(x.ref.shape, [&](const Dims& i) {
-    Dims o;
-    for (size_t d = 0; d < i.size(); ++d)
-      if (!drop[d]) o.push_back(i[d]);
-    auto it = out.try_emplace(o, start).first;
-    it->second = f(it->second, x.at<T>(i));
+    int64_t at = 0;
+    for (size_t d = 0; d < i.size(); ++d) at += i[d] * step[d];
+    R& r = out[static_cast<size_t>(at)];
+    r = f(r, x.at<T>(i));
   });
-  std::vector<R> flat;
-  for (const auto& [k, v] : out) flat.push_back(v);
-  return flat;
+  return out;
 }
 
 std::vector<bool> drops(const Case& k) {

@@ -171,6 +171,30 @@ def test_types_and_shapes_of_tensors():
     accessor.terminate()
 
 
+class Leisurely:
+    """An element takes a while, without work."""
+
+    def __iter__(self):
+        for index in range(12):
+            time.sleep(0.02)
+            yield torch.tensor([index])
+
+
+def test_loading_and_use_overlap():
+    def seconds(elements):
+        begin = time.monotonic()
+        for _ in elements:
+            time.sleep(0.02)
+        return time.monotonic() - begin
+
+    in_turn = seconds(Leisurely())
+    accessor = Accessor(Leisurely(), load_indefinitely=False, **FORK)
+    next(iter(accessor))
+    at_once = min(seconds(accessor) for _ in range(2))
+    accessor.terminate()
+    assert at_once < 0.85 * in_turn, "half, if nothing disturbs"
+
+
 # Epochs -------------------------------------------------------------------------------------------
 
 

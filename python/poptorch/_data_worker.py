@@ -171,6 +171,7 @@ class _Writer:
         self._size, self._keep_last = plan.rebatched_size, plan.keep_last
         self._words = plan.ring.words
         self.filled = 0  # rows in the slot that is being filled
+        self._report: bytes | None = None  # that goes with it
 
     def start(self, element: Any) -> None:
         """Learn from the first element how all of them look, and tell the consumer."""
@@ -188,11 +189,10 @@ class _Writer:
             specs.append((tuple(shape), tensor.dtype))
         skeleton = _skeleton(element, tensors) if kind is None else b""
         self._form = Form(kind, keys, specs, rows, skeleton)
-        self._skeleton: bytes | None = None  # to be sent if it is not this
         self._ring.allocate(specs)
         self._slots = self._ring.map(specs)
         self._reports.send(self._form)
-        self._skeleton = skeleton
+        self._skeleton = skeleton  # what the consumer knows
 
     def sleep_until(self, ready: Callable[[], bool]) -> None:
         """Wait for the consumer to change something."""
@@ -240,6 +240,7 @@ class _Writer:
                 place.copy_(tensor)
             self._publish(epoch, WHOLE, report)
             return
+        self._report = report  # of the last piece of a batch
         rows, begin = _common_rows(tensors), 0
         while begin < rows:
             slot = self._free_slot(epoch)
@@ -249,13 +250,16 @@ class _Writer:
             begin += count
             self.filled += count
             if self.filled == self._size:
-                self._publish(epoch, WHOLE, report)
-                self.filled, report = 0, None
+                self._finish_batch(epoch, WHOLE)
+
+    def _finish_batch(self, epoch: int, rows: int) -> None:
+        report, self._report, self.filled = self._report, None, 0
+        self._publish(epoch, rows, report)
 
     def finish(self, epoch: int) -> None:
         """End an epoch that came to its end."""
         if self.filled and self._keep_last:
-            self._publish(epoch, self.filled)
+            self._finish_batch(epoch, self.filled)
         self.filled = 0
         self._free_slot(epoch)
         self._publish(epoch, END)

@@ -346,6 +346,19 @@ def test_a_loader_that_keeps_its_last_batch_keeps_it_short(opts, log):
     assert expected[-1] == [8, 9, 10] and len(loader) == 3
 
 
+def test_what_is_no_tensor_comes_from_the_last_piece_of_a_batch():
+    poptorch.registerCustomArgParser(Pair, PairParser())
+    try:
+        pieces = [("a", 2), ("b", 1), ("c", 2), ("c", 1), ("a", 2)]
+        pairs = [Pair(torch.ones(n), torch.ones(n), title) for title, n in pieces]
+        accessor = Accessor(Elements(*pairs), rebatched_size=2, **FORK)
+        for _ in range(2):
+            assert [b.title for b in accessor] == ["a", "c", "c", "a"]
+        accessor.terminate()
+    finally:
+        poptorch.registerCustomArgParser(Pair, None)
+
+
 @pytest.mark.parametrize("drop_last", [True, False])
 @pytest.mark.parametrize("worker_size", [1, 3, None])
 def test_rebatching_loses_at_most_one_batch_of_an_iterable_dataset(opts, drop_last, worker_size):

@@ -7,14 +7,13 @@ import os
 import pickle
 import select
 import signal
-import socket
 import threading
 from collections.abc import Iterator
 from multiprocessing import forkserver, resource_tracker, util
 from typing import Any
 
 from poptorch._data_payload import Payload
-from poptorch._data_ring import PUBLISHED, STOP, Ring
+from poptorch._data_ring import PUBLISHED, STOP, Bell, Ring
 from poptorch._data_worker import Form, Plan, Surroundings, main
 from poptorch._errors import createPoptorchError
 from poptorch.enums import SharingStrategy
@@ -51,16 +50,17 @@ class WorkerProcess:
         context = multiprocessing.get_context(_START_METHOD[strategy])
         forked = strategy == SharingStrategy.Fork
         self.ring = Ring(buffer_size)
-        self._socket, their_socket = socket.socketpair()
+        self._bell, their_bell = Bell(), Bell()
         self._reports, their_reports = context.Pipe(duplex=False)
         plan = Plan(
             ring=self.ring,
-            wake=their_socket,
+            bell=their_bell,
+            consumer_bell=self._bell,
             reports=their_reports,
             payload=Payload(
                 (Surroundings(), dataset), on_disk=strategy == SharingStrategy.FileSystem
             ),
-            others=[self._socket, self._reports] if forked else [],
+            others=[self._reports] if forked else [],
             **settings,
         )
         self._process = context.Process(target=main, args=(plan,), name="poptorch-loader")
@@ -68,7 +68,7 @@ class WorkerProcess:
             try:
                 _start(self._process, strategy)
             except Exception as exc:
-                for end in (self._socket, self._reports, self.ring):
+                for end in (self._bell, their_bell, self._reports, self.ring):
                     end.close()
                 unpicklable = isinstance(exc, (pickle.PicklingError, TypeError, AttributeError))
                 hint = " SharingStrategy.Fork needs no pickling." if unpicklable else ""
@@ -76,15 +76,21 @@ class WorkerProcess:
                     f"{_NOT_STARTED}: {type(exc).__name__}: {exc}.{hint}"
                 ) from exc
             finally:
-                for end in (their_socket, their_reports, plan.payload):
+                for end in (their_reports, plan.payload):
                     end.close()
             self._life = _life_of(self._process)
-            arguments = (self._process, self.ring, self._socket, self._reports, self._life)
-            self._finalize = util.Finalize(self, _end, arguments, exitpriority=10)
+            held = [self._bell, their_bell, self.ring, self._reports]
+            self._finalize = util.Finalize(
+                self,
+                _end,
+                (self._process, self.ring, their_bell, held, self._life),
+                exitpriority=10,
+            )
+        self.wake = their_bell.ring
         self._poll = select.poll()
         self._report_poll = select.poll()
-        for poll, end in ((self._poll, self._socket), (self._report_poll, self._reports)):
-            poll.register(end.fileno(), select.POLLIN)
+        for poll, fd in ((self._poll, self._bell.fd), (self._report_poll, self._reports.fileno())):
+            poll.register(fd, select.POLLIN)
             poll.register(self._life, select.POLLIN)
 
     def start(self) -> Form:
@@ -107,22 +113,17 @@ class WorkerProcess:
             raise createPoptorchError(f"{_NOT_STARTED}:\n{form}")
         return form
 
-    def wake(self) -> None:
-        """Wake the worker if it sleeps."""
-        with contextlib.suppress(OSError):  # full: it will wake; closed: it has ended
-            self._socket.send(b"\0", socket.MSG_DONTWAIT)
-
     def wait(self, number: int) -> None:
         """Return when the worker has written the entry with this number."""
         words = self.ring.words
         while words[PUBLISHED] <= number:
             self.wake()
             ready = {fd for fd, _ in self._poll.poll()}
+            if self._bell.fd in ready:
+                self._bell.wait()
             # What it has written before its end still counts.
-            if self._life in ready and words[PUBLISHED] <= number:
+            elif words[PUBLISHED] <= number:
                 raise WorkerEnded(self._how_it_ended())
-            with contextlib.suppress(OSError):
-                self._socket.recv(4096, socket.MSG_DONTWAIT)
 
     def reports_until(self, number: int) -> list[Any]:
         """All reports up to that of the entry with this number."""
@@ -205,11 +206,11 @@ def _signal(process: Any, number: int) -> None:
             os.kill(process.pid, number)
 
 
-def _end(process: Any, ring: Ring, wake: socket.socket, reports: Any, life: int) -> None:
+def _end(process: Any, ring: Ring, bell: Bell, held: list[Any], life: int) -> None:
     ring.words[STOP] = 1
-    with contextlib.suppress(OSError):
-        wake.send(b"\0", socket.MSG_DONTWAIT)
-    reports.close()
+    bell.ring()
+    for thing in held:  # the worker has its own; a report that nobody reads ends with an error
+        thing.close()
     try:
         process.join(PATIENCE)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
@@ -221,6 +222,4 @@ def _end(process: Any, ring: Ring, wake: socket.socket, reports: Any, life: int)
         _signal(process, signal.SIGKILL)
         raise
     finally:
-        wake.close()
-        ring.close()
         os.close(life)

@@ -32,6 +32,33 @@ _PAGE = mmap.ALLOCATIONGRANULARITY
 Spec = tuple[Sequence[int], torch.dtype]
 
 
+class Bell:
+    """Wakes the other process: rings are counted, so one is heard even if it comes too early."""
+
+    def __init__(self) -> None:
+        self.fd = os.eventfd(0)
+
+    def __getstate__(self) -> Any:
+        return DupFd(self.fd)
+
+    def __setstate__(self, state: Any) -> None:
+        self.fd = state.detach()
+
+    def ring(self) -> None:
+        """Wake whoever waits, now or later."""
+        os.eventfd_write(self.fd, 1)
+
+    def wait(self) -> None:
+        """Return when it has rung since the last time."""
+        os.read(self.fd, 8)  # not eventfd_read, which a signal ends
+
+    def close(self) -> None:
+        """Forget the descriptor."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+
 def _rounded(size: int, unit: int) -> int:
     return -(-size // unit) * unit
 

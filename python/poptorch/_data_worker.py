@@ -11,7 +11,6 @@ import os
 import pickle
 import random
 import signal
-import socket
 import threading
 import traceback
 from collections.abc import Callable, Iterator
@@ -31,6 +30,7 @@ from poptorch._data_ring import (
     STOP,
     WANTED,
     WHOLE,
+    Bell,
     Ring,
     Spec,
 )
@@ -43,7 +43,7 @@ _REPORT_CHARACTERS = 20000  # fits into a pipe, so that a worker need not wait f
 
 
 class _Stopped(Exception):
-    """The worker was asked to end, or nobody is left to ask."""
+    """The worker was asked to end."""
 
 
 class _Abandoned(Exception):
@@ -55,14 +55,15 @@ class Plan:
     """What a worker is told when it starts."""
 
     ring: Ring
-    wake: socket.socket  # bytes without meaning, to be woken by and to wake with
+    bell: Bell  # wakes the worker
+    consumer_bell: Bell
     reports: Any  # connection: first the form of batches, then what does not fit into an entry
     payload: Payload  # surroundings and dataset
     load_indefinitely: bool
     early_preload: bool
     rebatched_size: int | None
     keep_last: bool  # whether a batch at the end may have fewer rows
-    others: list[Any]  # ends of the consumer, which a forked worker has inherited
+    others: list[Any]  # what a forked worker has inherited and has to close
 
 
 class Surroundings:
@@ -167,7 +168,8 @@ class _Writer:
     """Puts elements into slots, one each, or in pieces that fill batches of a given size."""
 
     def __init__(self, plan: Plan) -> None:
-        self._ring, self._wake, self._reports = plan.ring, plan.wake, plan.reports
+        self._ring, self._reports = plan.ring, plan.reports
+        self._bell, self._consumer_bell = plan.bell, plan.consumer_bell
         self._size, self._keep_last = plan.rebatched_size, plan.keep_last
         self._words = plan.ring.words
         self.filled = 0  # rows in the slot that is being filled
@@ -203,8 +205,8 @@ class _Writer:
             words[SLEEPING] = 1
             # Again, because the consumer may have looked before it was set. If both looked too
             # early, the consumer notices before it waits itself.
-            if not ready() and not words[STOP] and not self._wake.recv(4096):
-                raise _Stopped
+            if not ready() and not words[STOP]:
+                self._bell.wait()
             words[SLEEPING] = 0
 
     def check(self, epoch: int) -> None:
@@ -224,9 +226,7 @@ class _Writer:
     def _publish(self, epoch: int, rows: int, report: Any = None) -> None:
         number = self._words[PUBLISHED]
         self._ring.publish(epoch, rows, report is not None)
-        # If the buffer is full, then there is enough in it to wake the consumer.
-        with contextlib.suppress(BlockingIOError):
-            self._wake.send(b"\0", socket.MSG_DONTWAIT)
+        self._consumer_bell.ring()
         if report is not None:
             self._reports.send((number, report))
         if isinstance(report, bytes):  # only now: an abandoned batch is never published
@@ -334,7 +334,7 @@ def main(plan: Plan) -> None:
         other.close()
     _end_with_parent()
     torch.set_num_threads(1)  # the cores are the model's, and OpenMP does not survive a fork
-    with contextlib.suppress(_Stopped, KeyboardInterrupt, BrokenPipeError, ConnectionResetError):
+    with contextlib.suppress(_Stopped, KeyboardInterrupt, BrokenPipeError):
         _run(plan)
 
 
@@ -398,7 +398,7 @@ def _run(plan: Plan) -> None:
             writer.finish(epoch)
         except _Abandoned:
             writer.filled = 0
-        except (_Stopped, BrokenPipeError, ConnectionResetError):
+        except (_Stopped, BrokenPipeError):
             raise
         except (Exception, SystemExit):
             writer.fail(epoch)

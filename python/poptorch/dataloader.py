@@ -147,7 +147,7 @@ class AsynchronousDataAccessor:
                 self._begin()
             self._started = True
             # New objects, because what is done to one must not show in the next lap.
-            tensors = [tensor.detach() for tensor in self._slots[number % len(self._slots)]]
+            tensors = [tensor.data for tensor in self._slots[number % len(self._slots)]]
             if rows != WHOLE:
                 tensors = [tensor[:rows] for tensor in tensors]
             return self._build(tensors)

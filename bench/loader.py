@@ -4,10 +4,13 @@
 The first table compares `next()` of batches that are ready with a `memcpy` of the same bytes. The
 second trains on a dataset whose batch takes as long as a training step: by waiting, as for a disk,
 or by computing, which needs a core of its own; a model that uses all cores then has to share them,
-and the row for it has no limit. Figures are the best of many samples, medians are beside them.
+and the row for it has no limit. The last line says how far two processes that have nothing to do
+with each other slow each other down: on a free machine 1.00, and no row can be better. Figures
+are the best of many samples, medians are beside them.
 usage: python -m bench.loader
 """
 
+import multiprocessing
 import os
 import statistics
 import time
@@ -127,6 +130,27 @@ def overlaps():
         yield title, alone, data, both
 
 
+def busy(seconds):
+    """Time that so much work of one core takes."""
+    start, end = time.perf_counter(), time.process_time() + seconds
+    while time.process_time() < end:
+        pass
+    return time.perf_counter() - start
+
+
+def two_at_once():
+    """How much longer a core's work takes while another process does the same."""
+    context = multiprocessing.get_context("fork")
+    alone = min(busy(0.3) for _ in range(ROUNDS))
+    together = []
+    for _ in range(ROUNDS):
+        other = context.Process(target=busy, args=(0.4,))
+        other.start()
+        together.append(busy(0.3))
+        other.join()
+    return min(together) / alone
+
+
 def main():
     load = os.getloadavg()[0]
     if load > 0.5:
@@ -146,6 +170,7 @@ def main():
         times = f"{model * 1e3:9.0f} ms{data * 1e3:9.0f} ms{both * 1e3:9.0f} ms"
         ratio, median = both / max(model, data), medians[2] / max(medians[:2])
         print(f"{title:32}{times}{ratio:9.2f}{median:9.2f}", flush=True)
+    print(f"{'two processes without a loader':68}{two_at_once():9.2f}")
 
 
 if __name__ == "__main__":

@@ -97,6 +97,8 @@ conformance: build
 bench: build
 	$(call say,Benchmarks)
 	@$(PYTHON) bench/run.py
+	$(call say,Data loader)
+	@$(PYTHON) -m bench.loader
 
 bench-kernels: build
 	$(call say,Kernels against eager)

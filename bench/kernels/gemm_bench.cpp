@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// GFLOP/s of our matrix product with one and two threads beside oneDNN's matmul, interleaved in one
-// process and best of many rounds. Usage: gemm_bench [filter [rounds]]
+// GFLOP/s of our matrix product with one and two threads beside oneDNN's matmul, and of the same
+// product of f16 and bf16 with one thread, interleaved in one process and best of many rounds.
+// Usage: gemm_bench [filter [rounds]]
 #include <omp.h>
 
 #include <algorithm>
@@ -54,8 +55,8 @@ double best_seconds(F f, double flops, double& best) {
 int main(int argc, char** argv) {
   const std::string filter = argc > 1 ? argv[1] : "";
   const int rounds = argc > 2 ? std::atoi(argv[2]) : 15;
-  std::printf("%-24s %9s %9s %9s %9s   plan\n", "m,n,k", "ours x1", "dnnl x1", "ours x2",
-              "dnnl x2");
+  std::printf("%-24s %9s %9s %9s %9s %9s %9s %9s   plan\n", "m,n,k", "ours x1", "f16 x1", "bf16 x1",
+              "dnnl bf16", "dnnl x1", "ours x2", "dnnl x2");
   for (const Case& c : kCases) {
     const std::string name =
         std::to_string(c.m) + "," + std::to_string(c.n) + "," + std::to_string(c.k) + " " + c.form;
@@ -81,12 +82,38 @@ int main(int argc, char** argv) {
     md am({c.m, c.k}, dt::f32, dnnl::memory::dims{s.a_rs, s.a_cs});
     md bm({c.k, c.n}, dt::f32, dnnl::memory::dims{s.b_rs, s.b_cs});
     md cm({c.m, c.n}, dt::f32, dnnl::memory::dims{c.n, 1});
-    double ours[2] = {1e9, 1e9}, theirs[2] = {1e9, 1e9};
+    double ours[2] = {1e9, 1e9}, theirs[2] = {1e9, 1e9}, half[2] = {1e9, 1e9}, their_half = 1e9;
+    // Any bits do as operands in half precision; the sums are never looked at.
+    GemmPlan half_plan[2];
+    void* half_scratch[2];
+    for (int i = 0; i < 2; ++i) {
+      s.dtype = i == 0 ? tessera::DType::F16 : tessera::DType::BF16;
+      half_plan[i] = make_gemm_plan(s);
+      half_scratch[i] = std::aligned_alloc(64, gemm_scratch_bytes(half_plan[i], 1) + 64);
+    }
+    std::vector<uint16_t> ha(c.m * c.k, 0x3c01), hb(c.k * c.n, 0x3c01);
+    md ah({c.m, c.k}, dt::bf16, dnnl::memory::dims{s.a_rs, s.a_cs});
+    md bh({c.k, c.n}, dt::bf16, dnnl::memory::dims{s.b_rs, s.b_cs});
     for (int threads = 1; threads <= 2; ++threads) {
       omp_set_num_threads(threads);
       dnnl::matmul mm(dnnl::matmul::primitive_desc(dnnl::matmul::desc(am, bm, cm), eng));
       dnnl::memory ma(am, eng, a), mb(bm, eng, b), mc(cm, eng, out);
+      dnnl::matmul hm(dnnl::matmul::primitive_desc(dnnl::matmul::desc(ah, bh, cm), eng));
+      dnnl::memory mah(ah, eng, ha.data()), mbh(bh, eng, hb.data());
       for (int r = 0; r < rounds; ++r) {
+        if (threads == 1) {
+          for (int i = 0; i < 2; ++i)
+            best_seconds(
+                [&] { run_gemm(half_plan[i], ha.data(), hb.data(), out, 0, 1, half_scratch[i]); },
+                flops, half[i]);
+          best_seconds(
+              [&] {
+                hm.execute(stream,
+                           {{DNNL_ARG_SRC, mah}, {DNNL_ARG_WEIGHTS, mbh}, {DNNL_ARG_DST, mc}});
+                stream.wait();
+              },
+              flops, their_half);
+        }
         best_seconds(
             [&] {
               if (threads == 1) {
@@ -105,14 +132,15 @@ int main(int argc, char** argv) {
             flops, theirs[threads - 1]);
       }
     }
-    std::printf("%-24s %9.1f %9.1f %9.1f %9.1f   %s%s%s%s rb %ld lb %ld kb %ld\n", name.c_str(),
-                flops / ours[0] / 1e9, flops / theirs[0] / 1e9, flops / ours[1] / 1e9,
+    std::printf("%-24s %9.1f %9.1f %9.1f %9.1f %9.1f %9.1f %9.1f   %s%s%s%s rb %ld lb %ld kb %ld\n",
+                name.c_str(), flops / ours[0] / 1e9, flops / half[0] / 1e9, flops / half[1] / 1e9,
+                flops / their_half / 1e9, flops / theirs[0] / 1e9, flops / ours[1] / 1e9,
                 flops / theirs[1] / 1e9, plan.swapped ? "swapped " : "",
                 plan.pack_rows ? "pack_rows " : "", plan.pack_lanes ? "pack_lanes " : "",
                 plan.through_tile ? "tile " : "", plan.row_block, plan.lane_block, plan.k_block);
     std::fflush(stdout);
     for (void* p : {static_cast<void*>(a), static_cast<void*>(b), static_cast<void*>(out),
-                    scratch[0], scratch[1]})
+                    scratch[0], scratch[1], half_scratch[0], half_scratch[1]})
       std::free(p);
   }
 }

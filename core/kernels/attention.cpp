@@ -95,7 +95,7 @@ void load_mask(const AttentionHead& h, int64_t q0, int64_t queries, ScoreBlock& 
   }
   if (!h.mask_is_bool && h.mask_k == 1) {
     const float* m = static_cast<const float*>(h.mask) + q0 * h.mask_q;
-    gemm_kernels().transpose(m, h.mask_q, memory, b.ld, queries, b.keys);
+    gemm_packing().transpose(m, h.mask_q, memory, b.ld, queries, b.keys);
   } else {
     for (int64_t t = 0; t < b.keys; ++t)
       for (int64_t q = 0; q < queries; ++q) memory[t * b.ld + q] = value(q0 + q, t);
@@ -164,8 +164,8 @@ void key_product(const float* p, const ScoreBlock& b, const float* values, int64
 
 void pack_queries(const float* src, int64_t stride, int64_t queries, int64_t depth, float factor,
                   float* dst) {
-  const GemmKernels& g = gemm_kernels();
-  g.pack_lanes(src, stride, 1, queries, depth, dst, depth * g.tile_lanes);
+  gemm_packing().pack[0].lanes(src, stride, 1, queries, depth, dst,
+                               depth * gemm_kernels().tile_lanes);
   if (factor != 1) attention_kernels().scale(dst, panel_floats(queries, depth), factor);
 }
 

@@ -10,17 +10,35 @@ namespace tessera::kernels {
 
 namespace v3 {
 extern const GemmKernels gemm_table;
-}
+extern const GemmPacking gemm_packing;
+}  // namespace v3
 namespace v4 {
 extern const GemmKernels gemm_table;
-}
+extern const GemmPacking gemm_packing;
+}  // namespace v4
 
 const GemmKernels& gemm_kernels() {
   static const GemmKernels& table = cpu_has_avx512() ? v4::gemm_table : v3::gemm_table;
   return table;
 }
 
+const GemmPacking& gemm_packing() {
+  static const GemmPacking& table = cpu_has_avx512() ? v4::gemm_packing : v3::gemm_packing;
+  return table;
+}
+
 namespace {
+
+GemmFormat format_of(DType dtype) {
+  if (dtype == DType::F16) return GemmFormat::kF16;
+  if (dtype != DType::BF16) return GemmFormat::kF32;
+  return cpu_has_avx512_bf16() ? GemmFormat::kPairs : GemmFormat::kBF16;
+}
+
+// Reduction steps in one packed element.
+int64_t steps_of(const GemmPlan& p) {
+  return p.format == GemmFormat::kPairs ? 2 : 1;
+}
 
 // Costs in nanoseconds per element; only their ratios matter, for choosing an orientation and a
 // split.
@@ -62,7 +80,7 @@ double cost(const GemmPlan& p, int64_t rows, int64_t lanes) {
   const auto k = static_cast<double>(p.k);
   if (p.dots) return r * static_cast<double>(lanes) * (k + 128) * kPerFma * 16 / g.vector;
   const double passes = static_cast<double>(ceil_div(lanes, p.lane_block));
-  double t = r * l * k * kPerFma * 16 / g.vector;
+  double t = r * l * k * kPerFma * 16 / g.vector / static_cast<double>(steps_of(p));
   t += r * k * rows_pack_cost(p) * passes + l * k * lanes_pack_cost(p);
   if (p.through_tile && (!p.sink || p.swapped)) t += r * l * kPerTurn;
   // A lanes operand packed for several blocks of k at once goes to the third-level cache and back.
@@ -78,6 +96,7 @@ GemmPlan make_gemm_plan(const GemmShape& s, bool sink, bool swapped) {
   p.shape = s;
   p.sink = sink;
   p.swapped = swapped;
+  p.format = format_of(s.dtype);
   p.k = s.k;
   if (!swapped) {
     p.rows = s.m, p.lanes = s.n;
@@ -98,8 +117,9 @@ GemmPlan make_gemm_plan(const GemmShape& s, bool sink, bool swapped) {
   p.through_tile = sink || (p.out_ls != 1 && p.lanes != 1);
   p.tile_rows = p.lanes <= g.vector ? g.tall_rows : g.tile_rows;
 
-  p.dots = p.lanes <= g.vector / 2 && p.k >= 2 * g.vector && p.rk_stride == 1 && p.lk_stride == 1 &&
-           p.r_stride != 1;
+  const bool convert = p.format != GemmFormat::kF32;
+  p.dots = !convert && p.lanes <= g.vector / 2 && p.k >= 2 * g.vector && p.rk_stride == 1 &&
+           p.lk_stride == 1 && p.r_stride != 1;
   if (p.dots) {
     p.through_tile = sink;
     p.k_block = p.k_super = p.k;
@@ -112,13 +132,14 @@ GemmPlan make_gemm_plan(const GemmShape& s, bool sink, bool swapped) {
   // Packing pays when a packed element is used often, and is needed where neither stride is one.
   const bool row_unit = p.r_stride == 1, row_k_unit = p.rk_stride == 1;
   const bool reused = p.lanes >= 8 * g.vector;
-  if (!row_unit && !row_k_unit)
+  if (convert || (!row_unit && !row_k_unit))
     p.pack_rows = true;
   else if (row_unit)
     p.pack_rows = reused && p.k > 64 && p.rk_stride > g.tall_rows;
   else
     p.pack_rows = reused && conflicting(p.r_stride) && p.rows > 8;
-  p.pack_lanes = p.l_stride != 1 || (p.rows >= 256 && p.k > 32 && p.lanes > g.tile_lanes);
+  p.pack_lanes =
+      convert || p.l_stride != 1 || (p.rows >= 256 && p.k > 32 && p.lanes > g.tile_lanes);
 
   // Up to 1024 reduction steps in one go: a strip of the lanes operand then streams from the
   // second-level cache at a fraction of its speed. Longer ones are cut, and packed piece by piece
@@ -192,14 +213,17 @@ int64_t gemm_scratch_bytes(const GemmPlan& p, int threads) {
   return scratch_layout(p, make_grid(p, threads)).floats * static_cast<int64_t>(sizeof(float));
 }
 
-void run_gemm(const GemmPlan& p, const float* a, const float* b, float* c, int thread, int threads,
+void run_gemm(const GemmPlan& p, const void* a, const void* b, float* c, int thread, int threads,
               void* scratch, const GemmSink* sink) {
   const GemmKernels& g = gemm_kernels();
+  const GemmPack& pack = gemm_packing().pack[static_cast<int>(p.format)];
+  const int64_t steps = steps_of(p), size = size_of(p.shape.dtype);
   const Grid grid = make_grid(p, threads);
   const Scratch at = scratch_layout(p, grid);
   auto* memory = static_cast<float*>(scratch);
-  const float* r_base = p.swapped ? b : a;
-  const float* l_base = p.swapped ? a : b;
+  const auto* r_bytes = static_cast<const std::byte*>(p.swapped ? b : a);
+  const auto* l_bytes = static_cast<const std::byte*>(p.swapped ? a : b);
+  const auto* l_base = reinterpret_cast<const float*>(l_bytes);  // if it is read in place
 
   const int part_r = thread / grid.lanes, part_l = thread % grid.lanes;
   const int64_t row_begin = p.rows * part_r / grid.rows,
@@ -210,6 +234,7 @@ void run_gemm(const GemmPlan& p, const float* a, const float* b, float* c, int t
 
   GemmBlock blk;
   blk.tile_rows = p.tile_rows;
+  blk.pairs = p.format == GemmFormat::kPairs;
   // Lane blocks are cut evenly so that the last is not a sliver.
   const int64_t lane_blocks = ceil_div(lane_end - lane_begin, p.lane_block);
   const int64_t lane_step =
@@ -219,32 +244,34 @@ void run_gemm(const GemmPlan& p, const float* a, const float* b, float* c, int t
     const int64_t lanes = std::min(lane_step, lane_end - lane0);
     for (int64_t super = 0; super == 0 || super < p.k; super += p.k_super) {
       const int64_t super_end = std::min(super + p.k_super, p.k);
-      const int64_t depth = super_end - super;
+      const int64_t depth = super_end - super, l_panel = ceil_div(depth, steps) * g.tile_lanes;
       if (p.pack_lanes)
-        g.pack_lanes(l_base + lane0 * p.l_stride + super * p.lk_stride, p.l_stride, p.lk_stride,
-                     lanes, depth, memory + at.lanes_at, depth * g.tile_lanes);
+        pack.lanes(l_bytes + (lane0 * p.l_stride + super * p.lk_stride) * size, p.l_stride,
+                   p.lk_stride, lanes, depth, memory + at.lanes_at, l_panel);
       for (int64_t rb = 0; rb < row_blocks; ++rb) {
         const int64_t row0 = row_begin + (row_end - row_begin) * rb / row_blocks;
         const int64_t row1 = row_begin + (row_end - row_begin) * (rb + 1) / row_blocks;
         float* tile =
             memory + at.tile_at + (p.k_super < p.k ? (row0 - row_begin) * p.lane_block : 0);
         for (int64_t k0 = super; k0 == 0 || k0 < super_end; k0 += p.k_block) {
-          blk.k = std::min(p.k_block, super_end - k0);
+          const int64_t k_part = std::min(p.k_block, super_end - k0);
+          const std::byte* r = r_bytes + (row0 * p.r_stride + k0 * p.rk_stride) * size;
+          blk.k = ceil_div(k_part, steps);
           blk.rows = row1 - row0;
           blk.lanes = lanes;
           blk.accumulate = k0 > 0;
-          blk.r = r_base + row0 * p.r_stride + k0 * p.rk_stride;
+          blk.r = reinterpret_cast<const float*>(r);
           blk.r_stride = p.r_stride;
           blk.rk_stride = p.rk_stride;
           if (p.pack_rows) {
             blk.r_panel = blk.k * p.tile_rows;
-            g.pack_rows(blk.r, p.r_stride, p.rk_stride, blk.rows, blk.k, p.tile_rows,
-                        memory + at.rows_at, blk.r_panel);
+            pack.rows(r, p.r_stride, p.rk_stride, blk.rows, k_part, p.tile_rows,
+                      memory + at.rows_at, blk.r_panel);
             blk.r = memory + at.rows_at;
           }
           if (p.pack_lanes) {
-            blk.l = memory + at.lanes_at + (k0 - super) * g.tile_lanes;
-            blk.l_panel = depth * g.tile_lanes;
+            blk.l = memory + at.lanes_at + (k0 - super) / steps * g.tile_lanes;
+            blk.l_panel = l_panel;
           } else {
             blk.l = l_base + lane0 + k0 * p.lk_stride;
             blk.lk_stride = p.lk_stride;
@@ -265,13 +292,13 @@ void run_gemm(const GemmPlan& p, const float* a, const float* b, float* c, int t
         }
         if (!p.through_tile || super_end < p.k) continue;
         if (!p.sink) {
-          g.transpose(tile, p.lane_block, c + row0 * p.out_rs + lane0 * p.out_ls, p.out_ls,
-                      row1 - row0, lanes);
+          gemm_packing().transpose(tile, p.lane_block, c + row0 * p.out_rs + lane0 * p.out_ls,
+                                   p.out_ls, row1 - row0, lanes);
         } else if (!p.swapped) {
           sink->run(sink->arg, tile - (row0 * p.tile_ld + lane0), row0, row1, lane0, lane0 + lanes);
         } else {
           float* turned = memory + at.turned_at;
-          g.transpose(tile, p.lane_block, turned, p.tile_ld, row1 - row0, lanes);
+          gemm_packing().transpose(tile, p.lane_block, turned, p.tile_ld, row1 - row0, lanes);
           sink->run(sink->arg, turned - (lane0 * p.tile_ld + row0), lane0, lane0 + lanes, row0,
                     row1);
         }

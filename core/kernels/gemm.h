@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Matrix product C[m,n] = A[m,k] * B[k,n] in f32. A plan is made once from the shape and the
-// strides; any number of threads then runs it together without synchronising, each computing its
-// own rectangle of C. Every element of C is one fixed chain of fused multiply-adds, so results do
-// not depend on the number of threads.
+// Matrix product C[m,n] = A[m,k] * B[k,n] in f32, of operands in f32, f16 or bf16. A plan is made
+// once from the shape and the strides; any number of threads then runs it together without
+// synchronising, each computing its own rectangle of C. Every element of C is one fixed chain of
+// fused multiply-adds, so results do not depend on the number of threads.
 //
 // Inside, one operand gives vectors along the "lanes" dimension and the other is read element by
 // element and broadcast along the "rows" dimension. Lanes are the columns of C or, if `swapped`,
 // its rows: a product with few rows (a batch of 16) and a weight stored [out, in] reads the weight
-// in place, without packing.
+// in place, without packing. Operands in half precision are always packed, and converted by it.
 #pragma once
 
 #include <cstdint>
+
+#include "base/dtype.h"
 
 namespace tessera::kernels {
 
@@ -21,7 +23,11 @@ struct GemmShape {
   int64_t a_rs = 0, a_cs = 1;
   int64_t b_rs = 0, b_cs = 1;
   int64_t c_rs = 0, c_cs = 1;
+  DType dtype = DType::F32;  // of A and B: F32, F16 or BF16
 };
+
+// How operands lie in their packed panels: f32 from any type, or two steps of bf16 per element.
+enum class GemmFormat : uint8_t { kF32, kF16, kBF16, kPairs };
 
 // What to do with a finished block of the product instead of storing it in C. The product of (row
 // i, column j) lies at tile[i * ld + j], where tile is already shifted for absolute indices and ld
@@ -36,6 +42,7 @@ struct GemmPlan {
   GemmShape shape;
   bool sink = false;     // results go to a GemmSink
   bool swapped = false;  // lanes are the rows of C
+  GemmFormat format = GemmFormat::kF32;
   // In terms of the chosen orientation:
   int64_t rows = 0, lanes = 0, k = 0;
   int64_t r_stride = 0, rk_stride = 0;  // broadcast operand: per row, per k
@@ -62,8 +69,8 @@ GemmPlan make_gemm_plan(const GemmShape& shape, bool sink, bool swapped);
 int64_t gemm_scratch_bytes(const GemmPlan& plan, int threads);
 
 // The part of thread `thread` of `threads`; `scratch` is that thread's own, 64-byte aligned.
-void run_gemm(const GemmPlan& plan, const float* a, const float* b, float* c, int thread,
-              int threads, void* scratch, const GemmSink* sink = nullptr);
+void run_gemm(const GemmPlan& plan, const void* a, const void* b, float* c, int thread, int threads,
+              void* scratch, const GemmSink* sink = nullptr);
 
 // One block of register tiles; lanes operand [k][lanes] and C with unit lane stride.
 struct GemmBlock {
@@ -77,9 +84,10 @@ struct GemmBlock {
       0;  // if not 0: packed panels of one tile width, this many elements apart, zero-padded
   float* c = nullptr;
   int64_t ldc = 0;
-  int64_t rows = 0, lanes = 0, k = 0;
+  int64_t rows = 0, lanes = 0, k = 0;  // k in packed elements
   int tile_rows = 0;
   bool accumulate = false;
+  bool pairs = false;  // both operands are packed pairs of bf16
 };
 
 struct GemmKernels {
@@ -91,17 +99,25 @@ struct GemmKernels {
   // c[i * c_rs + j * c_ls] = sum_k r[i * r_stride + k] * l[j * l_stride + k]
   void (*dots)(const float* r, int64_t r_stride, const float* l, int64_t l_stride, int64_t rows,
                int64_t lanes, int64_t k, float* c, int64_t c_rs, int64_t c_ls);
+};
+
+struct GemmPack {
   // dst[k][tile_lanes] panels, zero-padded, from src(lane, k) = src[lane * l_stride + k *
   // k_stride].
-  void (*pack_lanes)(const float* src, int64_t l_stride, int64_t k_stride, int64_t lanes, int64_t k,
-                     float* dst, int64_t panel);
+  void (*lanes)(const void* src, int64_t l_stride, int64_t k_stride, int64_t lanes, int64_t k,
+                float* dst, int64_t panel);
   // dst[k][tile_rows] panels of `rows` rows cut evenly as block() cuts them.
-  void (*pack_rows)(const float* src, int64_t r_stride, int64_t k_stride, int64_t rows, int64_t k,
-                    int tile_rows, float* dst, int64_t panel);
+  void (*rows)(const void* src, int64_t r_stride, int64_t k_stride, int64_t rows, int64_t k,
+               int tile_rows, float* dst, int64_t panel);
+};
+
+struct GemmPacking {
+  GemmPack pack[4];  // by GemmFormat
   // dst[j * dst_ld + i] = src[i * src_ld + j] for i < rows, j < cols.
   void (*transpose)(const float* src, int64_t src_ld, float* dst, int64_t dst_ld, int64_t rows,
                     int64_t cols);
 };
 const GemmKernels& gemm_kernels();
+const GemmPacking& gemm_packing();
 
 }  // namespace tessera::kernels

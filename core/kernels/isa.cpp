@@ -25,4 +25,9 @@ bool cpu_has_avx512() {
   return has;
 }
 
+bool cpu_has_avx512_bf16() {
+  static const bool has = cpu_has_avx512() && __builtin_cpu_supports("avx512bf16");
+  return has;
+}
+
 }  // namespace tessera::kernels

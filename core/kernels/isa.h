@@ -10,4 +10,7 @@ namespace tessera::kernels {
 // for tests.
 bool cpu_has_avx512();
 
+// True if it also has dot products of bf16.
+bool cpu_has_avx512_bf16();
+
 }  // namespace tessera::kernels

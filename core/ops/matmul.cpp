@@ -59,18 +59,6 @@ Strides strides_of(const TensorRef& t) {
   return {r == 3 ? t.strides[0] : 0, t.strides[r - 2], t.strides[r - 1]};
 }
 
-float load_as_f32(const void* base, int64_t at, DType dtype) {
-  namespace simd = kernels::TESSERA_ISA;
-  switch (dtype) {
-    case DType::F16:
-      return simd::f16_to_f32(static_cast<const uint16_t*>(base)[at]);
-    case DType::BF16:
-      return simd::bf16_to_f32(static_cast<const uint16_t*>(base)[at]);
-    default:
-      return static_cast<const float*>(base)[at];
-  }
-}
-
 void store_from_f32(void* base, int64_t at, DType dtype, float v) {
   namespace simd = kernels::TESSERA_ISA;
   switch (dtype) {
@@ -85,37 +73,19 @@ void store_from_f32(void* base, int64_t at, DType dtype, float v) {
   }
 }
 
-// A contiguous run of half-precision elements to f32.
-void widen(const void* src, int64_t at, int64_t n, DType dtype, float* dst) {
-  namespace simd = kernels::TESSERA_ISA;
-  const uint16_t* s = static_cast<const uint16_t*>(src) + at;
-  int64_t i = 0;
-  for (; i + 16 <= n; i += 16)
-    simd::store(dst + i, dtype == DType::F16 ? simd::load_f16(s + i) : simd::load_bf16(s + i));
-  for (; i < n; ++i) dst[i] = load_as_f32(s, i, dtype);
-}
-
-// f32 product; half-precision operands are widened into scratch first, results narrowed block by
+// f32 product; half-precision operands are widened as they are packed, results narrowed block by
 // block.
 class MatmulKernel final : public Kernel {
  public:
   MatmulKernel(const StepDesc& desc, std::unique_ptr<Epilogue> epilogue)
       : inputs_(desc.inputs), outputs_(desc.outputs), epilogue_(std::move(epilogue)) {
     p_ = problem_of(desc.op, inputs_[0].shape, inputs_[1].shape);
-    for (int i = 0; i < 2; ++i) {
-      const TensorRef& t = inputs_[i];
-      matrix_[i] = strides_of(t);
-      widen_[i] = t.dtype != DType::F32;
-      if (!widen_[i]) continue;
-      // The f32 copy keeps the unit stride where the operand has it.
-      const int64_t rows = i == 0 ? p_.m : p_.k, cols = i == 0 ? p_.k : p_.n;
-      const bool by_column = matrix_[i].col != 1 && matrix_[i].row == 1;
-      wide_[i] = by_column ? Strides{rows * cols, 1, rows} : Strides{rows * cols, cols, 1};
-      wide_floats_[i] = (p_.batch * rows * cols + 15) / 16 * 16;
-    }
+    const Strides a = strides_of(inputs_[0]), b = strides_of(inputs_[1]);
+    const int64_t size = size_of(inputs_[0].dtype);
+    batch_bytes_[0] = a.batch * size, batch_bytes_[1] = b.batch * size;
     kernels::GemmShape s;
     s.m = p_.m, s.n = p_.n, s.k = p_.k;
-    const Strides a = operand(0), b = operand(1);
+    s.dtype = inputs_[0].dtype;
     s.a_rs = a.row, s.a_cs = a.col, s.b_rs = b.row, s.b_cs = b.col;
     if (epilogue_ == nullptr) {
       out_ = strides_of(outputs_[0]);
@@ -137,22 +107,10 @@ class MatmulKernel final : public Kernel {
            65536;
   }
 
-  int64_t scratch_bytes(int threads) const override {
-    return 4 * (wide_floats_[0] + wide_floats_[1]) + threads * thread_scratch(threads);
-  }
+  int64_t scratch_bytes(int threads) const override { return threads * thread_scratch(threads); }
 
   void run(const RunCtx& ctx) const override {
-    auto* wide = reinterpret_cast<float*>(ctx.scratch);
-    const float* matrix[2];
-    for (int i = 0; i < 2; ++i) {
-      matrix[i] = widen_[i] ? wide : ctx.ptr<float>(inputs_[i]);
-      if (widen_[i]) widen_operand(ctx, i, wide);
-      wide += wide_floats_[i];
-    }
-    if (widen_[0] || widen_[1]) ctx.barrier();
-    std::byte* scratch = ctx.scratch + 4 * (wide_floats_[0] + wide_floats_[1]) +
-                         ctx.thread * thread_scratch(ctx.threads);
-
+    std::byte* scratch = ctx.scratch + ctx.thread * thread_scratch(ctx.threads);
     Target target{this, {}, nullptr, 0};
     if (epilogue_ != nullptr) {
       size_t n = 1;
@@ -169,8 +127,9 @@ class MatmulKernel final : public Kernel {
         target.out = ctx.ptr<std::byte>(outputs_[0]) + b * out_.batch * size_of(outputs_[0].dtype);
         c = reinterpret_cast<float*>(target.out);
       }
-      kernels::run_gemm(plan_, matrix[0] + b * operand(0).batch, matrix[1] + b * operand(1).batch,
-                        c, by_item ? 0 : ctx.thread, by_item ? 1 : ctx.threads, scratch,
+      kernels::run_gemm(plan_, ctx.ptr<std::byte>(inputs_[0]) + b * batch_bytes_[0],
+                        ctx.ptr<std::byte>(inputs_[1]) + b * batch_bytes_[1], c,
+                        by_item ? 0 : ctx.thread, by_item ? 1 : ctx.threads, scratch,
                         plan_.sink ? &sink : nullptr);
     }
   }
@@ -210,8 +169,6 @@ class MatmulKernel final : public Kernel {
     }
   }
 
-  const Strides& operand(int i) const { return widen_[i] ? wide_[i] : matrix_[i]; }
-
   bool whole_items(int threads) const { return p_.batch % threads == 0 || p_.batch >= 4 * threads; }
 
   int64_t thread_scratch(int threads) const {
@@ -219,32 +176,11 @@ class MatmulKernel final : public Kernel {
                     kernels::gemm_scratch_bytes(plan_, threads));
   }
 
-  void widen_operand(const RunCtx& ctx, int i, float* dst) const {
-    const TensorRef& t = inputs_[i];
-    const Strides &s = matrix_[i], &d = wide_[i];
-    const void* src = ctx.ptr<std::byte>(t);
-    const bool by_column = d.row == 1;
-    const int64_t rows = i == 0 ? p_.m : p_.k, cols = i == 0 ? p_.k : p_.n;
-    const int64_t outer = by_column ? cols : rows, inner = by_column ? rows : cols;
-    const int64_t step = by_column ? s.row : s.col, jump = by_column ? s.col : s.row;
-    const auto [begin, end] = thread_range(ctx, p_.batch * outer);
-    for (int64_t q = begin; q < end; ++q) {
-      const int64_t at = q / outer * s.batch + q % outer * jump;
-      float* to = dst + q * inner;
-      if (step == 1) {
-        widen(src, at, inner, t.dtype, to);
-      } else {
-        for (int64_t j = 0; j < inner; ++j) to[j] = load_as_f32(src, at + j * step, t.dtype);
-      }
-    }
-  }
-
   std::vector<TensorRef> inputs_, outputs_;
   std::unique_ptr<Epilogue> epilogue_;
   Problem p_;
-  Strides matrix_[2], wide_[2], out_;
-  bool widen_[2] = {false, false};
-  int64_t wide_floats_[2] = {0, 0};
+  Strides out_;
+  int64_t batch_bytes_[2] = {0, 0};
   bool store_ = false;
   kernels::GemmPlan plan_;
 };

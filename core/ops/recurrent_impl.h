@@ -71,8 +71,8 @@ class PackedWeights {
   void pack(const float* w, int64_t lane_stride, int64_t k_stride, int64_t begin, int64_t end,
             float* to) const {
     if (begin < end)
-      kernels::gemm_kernels().pack_lanes(w + begin * lane_stride, lane_stride, k_stride,
-                                         end - begin, k_, to + begin * k_, k_ * tile());
+      kernels::gemm_packing().pack[0].lanes(w + begin * lane_stride, lane_stride, k_stride,
+                                            end - begin, k_, to + begin * k_, k_ * tile());
   }
   // c[i][lane - begin] (+)= sum_k x[i][k] * w[lane][k]
   void product(const float* packed, const float* x, int64_t x_row, int64_t rows, int64_t begin,

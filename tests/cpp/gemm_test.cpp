@@ -9,6 +9,7 @@
 
 #include "kernel_harness.h"
 #include "kernels/random.h"
+#include "kernels/simd.h"
 #include "ops/epilogue.h"
 #include "ops/registry.h"
 
@@ -100,6 +101,65 @@ TEST_CASE("gemm: long reductions pack the lanes operand in pieces") {
       check_product({1, 100, 64, 4000}, form, threads);
       check_product({1, 16, 20, 4000}, form, threads);
     }
+}
+
+namespace {
+
+uint16_t narrow(float f, DType dtype) {
+  return dtype == DType::F16 ? kernels::TESSERA_ISA::f32_to_f16(f)
+                             : kernels::TESSERA_ISA::f32_to_bf16(f);
+}
+float wide(uint16_t h, DType dtype) {
+  return dtype == DType::F16 ? kernels::TESSERA_ISA::f16_to_f32(h)
+                             : kernels::TESSERA_ISA::bf16_to_f32(h);
+}
+
+// Against the f32 product of the same rounded operands.
+void check_half(const Shape& s, int form, int threads, DType dtype) {
+  CAPTURE(s.m);
+  CAPTURE(s.n);
+  CAPTURE(s.k);
+  CAPTURE(form);
+  CAPTURE(threads);
+  CAPTURE(name_of(dtype));
+  Buffer a = matrix(s.batch, s.m, s.k, form & 1), b = matrix(s.batch, s.k, s.n, form & 2);
+  Buffer ha = matrix(s.batch, s.m, s.k, form & 1, dtype),
+         hb = matrix(s.batch, s.k, s.n, form & 2, dtype),
+         hc = matrix(s.batch, s.m, s.n, form & 4, dtype);
+  a.randn(1);
+  b.randn(2);
+  for (auto [from, to] : {std::pair{&a, &ha}, {&b, &hb}})
+    for (int64_t i = 0; i < from->ref.count(); ++i) {
+      to->data<uint16_t>()[i] = narrow(from->data<float>()[i], dtype);
+      from->data<float>()[i] = wide(to->data<uint16_t>()[i], dtype);
+    }
+  const std::vector<double> want = reference(a, b, s);
+  StepDesc desc;
+  desc.op = Op::Bmm;
+  run_step(make_matmul, desc, {&ha, &hb}, {&hc}, threads);
+  double worst = 0;
+  for (int64_t q = 0; q < s.batch; ++q)
+    for (int64_t i = 0; i < s.m; ++i)
+      for (int64_t j = 0; j < s.n; ++j) {
+        const double w = want[(q * s.m + i) * s.n + j];
+        const double unit = dtype == DType::F16 ? 4.9e-4 : 3.95e-3;  // half a step of the last bit
+        const double got = wide(hc.at<uint16_t>({q, i, j}), dtype);
+        worst = std::max(worst, std::abs(got - w) - unit * std::abs(w));
+      }
+  CHECK(worst <= tolerance(s.k));
+}
+
+}  // namespace
+
+TEST_CASE("gemm: half precision computes in f32 and rounds once") {
+  const Shape shapes[] = {{1, 1, 1, 1},      {1, 3, 5, 7},    {1, 16, 100, 97}, {1, 17, 33, 65},
+                          {1, 13, 31, 512},  {1, 1, 70, 131}, {1, 70, 1, 130},  {1, 300, 130, 521},
+                          {3, 16, 16, 17},   {1, 5, 4, 0},    {1, 97, 130, 1},  {1, 90, 5, 300},
+                          {1, 20, 40, 1500}, {1, 64, 800, 33}};
+  for (DType dtype : {DType::F16, DType::BF16})
+    for (const Shape& s : shapes)
+      for (int form = 0; form < 8; ++form)
+        for (int threads : {1, 2}) check_half(s, form, threads, dtype);
 }
 
 TEST_CASE("gemm: the result does not depend on the number of threads") {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Scaled dot-product attention and its gradient as single steps; see kernels/attention.h for how.
+// Heads in half precision are widened one at a time, and stay in cache.
 #include "kernels/attention.h"
 
 #include <algorithm>
@@ -56,9 +57,11 @@ Dims broadcast_strides(Op op, const TensorRef& t, const Dims& full) {
 class AttentionKernel : public Kernel {
  public:
   explicit AttentionKernel(const StepDesc& d) : desc_(d), at_(positions(d.op)) {
+    const DType dtype = input(at_.q).dtype;
     for (size_t i = at_.q; i < at_.q + 3; ++i)
-      user_check(input(i).dtype == DType::F32, "{}: {} attention is not implemented", op_text(d.op),
-                 name_of(input(i).dtype));
+      user_check(is_float(dtype) && size_of(dtype) <= 4 && input(i).dtype == dtype,
+                 "{}: {} attention is not implemented", op_text(d.op), name_of(input(i).dtype));
+    half_ = dtype != DType::F32;
     s_ = sizes_of(d.op, input(at_.q).shape, input(at_.q + 1).shape, input(at_.q + 2).shape);
     shape_.queries = s_.queries, shape_.keys = s_.keys;
     shape_.depth = s_.depth, shape_.value_depth = s_.value_depth;
@@ -88,16 +91,61 @@ class AttentionKernel : public Kernel {
 
   int64_t heads() const { return s_.batch * s_.heads; }
 
-  // Address of a head of a tensor [batch, heads, tokens, depth] or [batch, heads, tokens].
-  float* head_of(const RunCtx& ctx, const TensorRef& t, int64_t head) const {
-    return ctx.ptr<float>(t) + head / s_.heads * t.strides[0] + head % s_.heads * t.strides[1];
+  // Place of a head of a tensor [batch, heads, tokens, depth] or [batch, heads, tokens].
+  int64_t head_at(const TensorRef& t, int64_t head) const {
+    return head / s_.heads * t.strides[0] + head % s_.heads * t.strides[1];
   }
 
-  kernels::AttentionHead head(const RunCtx& ctx, int64_t n) const {
+  // Floats of one head, as it is copied.
+  static int64_t head_floats(const TensorRef& t) {
+    return (t.shape[2] * t.shape[3] + 15) / 16 * 16;
+  }
+
+  // A head to dense f32 rows, and its tokens [begin, end) back.
+  void widen_head(const RunCtx& ctx, const TensorRef& t, int64_t head, float* to) const {
+    const std::byte* from = ctx.ptr<std::byte>(t) + head_at(t, head) * size_of(t.dtype);
+    for (int64_t i = 0; i < t.shape[2]; ++i)
+      widen_row(from + i * t.strides[2] * size_of(t.dtype), t.dtype, t.strides[3],
+                to + i * t.shape[3], t.shape[3]);
+  }
+  void narrow_head(const RunCtx& ctx, const float* from, const TensorRef& t, int64_t head,
+                   int64_t begin, int64_t end) const {
+    std::byte* to = ctx.ptr<std::byte>(t) + head_at(t, head) * size_of(t.dtype);
+    for (int64_t i = begin; i < end; ++i)
+      narrow_row(from + i * t.shape[3], to + i * t.strides[2] * size_of(t.dtype), t.dtype,
+                 t.strides[3], t.shape[3]);
+  }
+
+  // What a thread needs for the operands of one head in half precision.
+  int64_t wide_floats() const {
+    if (!half_) return 0;
+    int64_t n = 0;
+    for (size_t i = at_.q; i < at_.q + 3; ++i) n += head_floats(input(i));
+    return n;
+  }
+
+  float* head_of(const RunCtx& ctx, const TensorRef& t, int64_t head) const {
+    return ctx.ptr<float>(t) + head_at(t, head);
+  }
+
+  // `wide`: wide_floats(); filled unless it holds this head already.
+  kernels::AttentionHead head(const RunCtx& ctx, int64_t n, float* wide,
+                              bool filled = false) const {
     kernels::AttentionHead h;
     const TensorRef &q = input(at_.q), &k = input(at_.q + 1), &v = input(at_.q + 2);
-    h.q = head_of(ctx, q, n), h.k = head_of(ctx, k, n), h.v = head_of(ctx, v, n);
-    h.q_stride = q.strides[2], h.k_stride = k.strides[2], h.v_stride = v.strides[2];
+    if (half_) {
+      float *wide_k = wide + head_floats(q), *wide_v = wide_k + head_floats(k);
+      if (!filled) {
+        widen_head(ctx, q, n, wide);
+        widen_head(ctx, k, n, wide_k);
+        widen_head(ctx, v, n, wide_v);
+      }
+      h.q = wide, h.k = wide_k, h.v = wide_v;
+      h.q_stride = h.k_stride = s_.depth, h.v_stride = s_.value_depth;
+    } else {
+      h.q = head_of(ctx, q, n), h.k = head_of(ctx, k, n), h.v = head_of(ctx, v, n);
+      h.q_stride = q.strides[2], h.k_stride = k.strides[2], h.v_stride = v.strides[2];
+    }
     if (!mask_.empty()) {
       const TensorRef& m = input(at_.mask);
       h.mask_is_bool = m.dtype == DType::Bool;
@@ -116,6 +164,7 @@ class AttentionKernel : public Kernel {
 
   StepDesc desc_;
   Positions at_;
+  bool half_ = false;
   Sizes s_{};
   kernels::AttentionShape shape_;
   Dims mask_;
@@ -125,45 +174,37 @@ bool unit_depth(const TensorRef& t) {
   return t.strides[3] == 1 || t.shape[3] == 1;
 }
 
-// Rows [begin, end) of a dense [tokens][depth] buffer into a head whose depth is not the innermost
-// dimension.
-void scatter(const float* src, float* dst, const TensorRef& t, int64_t begin, int64_t end) {
-  for (int64_t i = begin; i < end; ++i)
-    for (int64_t j = 0; j < t.shape[3]; ++j)
-      dst[i * t.strides[2] + j * t.strides[3]] = src[i * t.shape[3] + j];
-}
-
 class ForwardKernel final : public AttentionKernel {
  public:
   explicit ForwardKernel(const StepDesc& d) : AttentionKernel(d) {
-    direct_ = unit_depth(d.outputs[0]);
+    direct_ = !half_ && unit_depth(d.outputs[0]);
     const TensorRef& lse = d.outputs[1];
     invariant(s_.queries == 1 || lse.strides[2] == 1, "sdpa: logsumexp must be stored query-minor");
     floats_ = kernels::attention_forward_floats(shape_);
   }
 
-  int64_t scratch_bytes(int threads) const override {
-    return 4 * threads * (floats_ + bounce_floats());
-  }
+  int64_t scratch_bytes(int threads) const override { return 4 * threads * thread_floats(); }
 
   void run(const RunCtx& ctx) const override {
-    float* scratch =
-        reinterpret_cast<float*>(ctx.scratch) + ctx.thread * (floats_ + bounce_floats());
+    float* scratch = reinterpret_cast<float*>(ctx.scratch) + ctx.thread * thread_floats();
+    float* wide = scratch + floats_ + bounce_floats();
+    int64_t last = -1;
     const int64_t block = kernels::attention_query_block(shape_);
     const int64_t blocks = (s_.queries + block - 1) / block;
     const auto [begin, end] = thread_range(ctx, heads() * blocks);
     for (int64_t i = begin; i < end; ++i) {
       const int64_t n = i / blocks, q0 = i % blocks * block, q1 = std::min(q0 + block, s_.queries);
-      float* out = head_of(ctx, desc_.outputs[0], n);
+      const TensorRef& out = desc_.outputs[0];
       float* lse = head_of(ctx, desc_.outputs[1], n);
+      const kernels::AttentionHead h = head(ctx, n, wide, n == last);
+      last = n;
       if (direct_) {
-        kernels::attention_forward(shape_, head(ctx, n), q0, q1, out, desc_.outputs[0].strides[2],
-                                   lse, scratch);
+        kernels::attention_forward(shape_, h, q0, q1, head_of(ctx, out, n), out.strides[2], lse,
+                                   scratch);
       } else {
         float* bounce = scratch + floats_;
-        kernels::attention_forward(shape_, head(ctx, n), q0, q1, bounce, s_.value_depth, lse,
-                                   scratch);
-        scatter(bounce, out, desc_.outputs[0], q0, q1);
+        kernels::attention_forward(shape_, h, q0, q1, bounce, s_.value_depth, lse, scratch);
+        narrow_head(ctx, bounce, out, n, q0, q1);
       }
     }
   }
@@ -172,6 +213,7 @@ class ForwardKernel final : public AttentionKernel {
   int64_t bounce_floats() const {
     return direct_ ? 0 : (s_.queries * s_.value_depth + 15) / 16 * 16;
   }
+  int64_t thread_floats() const { return floats_ + bounce_floats() + wide_floats(); }
 
   bool direct_ = true;
   int64_t floats_ = 0;
@@ -182,9 +224,11 @@ class BackwardKernel final : public AttentionKernel {
   explicit BackwardKernel(const StepDesc& d) : AttentionKernel(d) {
     for (int i = 0; i < 3; ++i) {
       const TensorRef& t = d.outputs[i];
-      bounce_at_[i] = unit_depth(t) ? -1 : floats_;
-      if (bounce_at_[i] >= 0) floats_ += (t.shape[2] * t.shape[3] + 15) / 16 * 16;
+      bounce_at_[i] = !half_ && unit_depth(t) ? -1 : floats_;
+      if (bounce_at_[i] >= 0) floats_ += head_floats(t);
     }
+    wide_at_ = floats_;
+    floats_ += wide_floats() + (half_ ? 2 * head_floats(input(kOut)) : 0);
     work_at_ = floats_;
     floats_ += kernels::attention_backward_floats(shape_);
   }
@@ -197,8 +241,16 @@ class BackwardKernel final : public AttentionKernel {
     const auto [begin, end] = thread_range(ctx, heads());
     for (int64_t n = begin; n < end; ++n) {
       kernels::AttentionGrads g;
-      g.dout = head_of(ctx, grad, n), g.dout_stride = grad.strides[2];
-      g.out = head_of(ctx, out, n), g.out_stride = out.strides[2];
+      if (half_) {
+        float* dout = scratch + wide_at_ + wide_floats();
+        widen_head(ctx, grad, n, dout);
+        widen_head(ctx, out, n, dout + head_floats(out));
+        g.dout = dout, g.out = dout + head_floats(out);
+        g.dout_stride = g.out_stride = s_.value_depth;
+      } else {
+        g.dout = head_of(ctx, grad, n), g.dout_stride = grad.strides[2];
+        g.out = head_of(ctx, out, n), g.out_stride = out.strides[2];
+      }
       g.lse = head_of(ctx, lse, n);
       float* to[3];
       int64_t stride[3];
@@ -209,16 +261,16 @@ class BackwardKernel final : public AttentionKernel {
       }
       g.dq = to[0], g.dk = to[1], g.dv = to[2];
       g.dq_stride = stride[0], g.dk_stride = stride[1], g.dv_stride = stride[2];
-      kernels::attention_backward(shape_, head(ctx, n), g, scratch + work_at_);
+      kernels::attention_backward(shape_, head(ctx, n, scratch + wide_at_), g, scratch + work_at_);
       for (int i = 0; i < 3; ++i) {
         const TensorRef& t = desc_.outputs[i];
-        if (bounce_at_[i] >= 0) scatter(to[i], head_of(ctx, t, n), t, 0, t.shape[2]);
+        if (bounce_at_[i] >= 0) narrow_head(ctx, to[i], t, n, 0, t.shape[2]);
       }
     }
   }
 
  private:
-  int64_t floats_ = 0, work_at_ = 0;
+  int64_t floats_ = 0, wide_at_ = 0, work_at_ = 0;
   int64_t bounce_at_[3] = {-1, -1, -1};
 };
 
@@ -253,10 +305,14 @@ Work work_attention(const Graph& g, const Node& n) {
 KernelPtr make_attention(const StepDesc& desc) {
   invariant(desc.op == Op::Sdpa || desc.op == Op::SdpaGrad, "{} is not attention",
             op_text(desc.op));
-  return make_widened(desc, [](const StepDesc& d) -> KernelPtr {
+  const auto make = [](const StepDesc& d) -> KernelPtr {
     if (d.op == Op::Sdpa) return std::make_unique<ForwardKernel>(d);
     return std::make_unique<BackwardKernel>(d);
-  });
+  };
+  const size_t mask = positions(desc.op).mask;
+  const bool half_mask =
+      desc.args.has(mask) && size_of(desc.inputs[desc.args.operand(mask)].dtype) == 2;
+  return half_mask ? make_widened(desc, make) : make(desc);
 }
 
 bool accepts_attention(Op op, int index, const TensorRef& physical) {

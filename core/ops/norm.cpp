@@ -31,6 +31,20 @@ struct OptionalRef {
   const float* get(const RunCtx& c) const { return present ? c.ptr<const float>(ref) : nullptr; }
 };
 
+// Half precision is widened and rounded this many rows at a time, in cache.
+constexpr int64_t kHalfRows = 4;
+
+std::byte* row_ptr(const RunCtx& c, const TensorRef& t, int64_t row, int64_t len) {
+  return c.ptr<std::byte>(t) + row * len * size_of(t.dtype);
+}
+
+// A weight or bias as f32: in place, or copied to `to`.
+const float* as_f32(const RunCtx& c, const OptionalRef& t, int64_t len, float* to) {
+  if (!t.present || t.ref.dtype == DType::F32) return t.get(c);
+  widen_row(c.ptr<std::byte>(t.ref), t.ref.dtype, 1, to, len);
+  return to;
+}
+
 class LayerNormKernel final : public Kernel {
  public:
   explicit LayerNormKernel(const StepDesc& d)
@@ -44,22 +58,43 @@ class LayerNormKernel final : public Kernel {
         eps_(static_cast<float>(d.args.real(4))) {
     invariant(x_.contiguous() && y_.contiguous(), "layer norm needs row-major tensors");
     rows_ = len_ ? x_.count() / len_ : 0;
+    half_ = x_.dtype != DType::F32;
   }
   bool single_thread() const override { return x_.count() < kNormSmall; }
+  int64_t scratch_bytes(int threads) const override {
+    return half_ ? 4 * threads * thread_floats() : 0;
+  }
   void run(const RunCtx& c) const override {
     const auto [b, e] = thread_range(c, rows_);
     if (b >= e) return;
+    if (half_) {
+      float* w = reinterpret_cast<float*>(c.scratch) + c.thread * thread_floats();
+      float *bias = w + padded(), *rows = bias + padded();
+      const float *weight = as_f32(c, w_, len_, w), *shift = as_f32(c, b_, len_, bias);
+      for (int64_t r = b; r < e; r += kHalfRows) {
+        const int64_t n = std::min(kHalfRows, e - r);
+        widen_row(row_ptr(c, x_, r, len_), x_.dtype, 1, rows, n * len_);
+        kernels::norm_kernels().layer(rows, weight, shift, rows, c.ptr<float>(mean_) + r,
+                                      c.ptr<float>(rstd_) + r, n, len_, eps_);
+        narrow_row(rows, row_ptr(c, y_, r, len_), y_.dtype, 1, n * len_);
+      }
+      return;
+    }
     kernels::norm_kernels().layer(c.ptr<float>(x_) + b * len_, w_.get(c), b_.get(c),
                                   c.ptr<float>(y_) + b * len_, c.ptr<float>(mean_) + b,
                                   c.ptr<float>(rstd_) + b, e - b, len_, eps_);
   }
 
  private:
+  int64_t padded() const { return (len_ + 15) / 16 * 16; }
+  int64_t thread_floats() const { return (2 + kHalfRows) * padded(); }
+
   TensorRef x_;
   OptionalRef w_, b_;
   TensorRef y_, mean_, rstd_;
   int64_t len_, rows_ = 0;
   float eps_;
+  bool half_ = false;
 };
 
 // Rows are cut into chunks that depend on the shape only; each chunk has its own dw and db, added
@@ -85,21 +120,30 @@ class LayerNormGradKernel final : public Kernel {
     chunk_ = std::max<int64_t>(8, (rows_ + 31) / 32);
     chunks_ = (rows_ + chunk_ - 1) / chunk_;
     padded_ = (len_ + 15) / 16 * 16;
+    half_ = x_.dtype != DType::F32;
   }
   bool single_thread() const override { return x_.count() < kNormSmall; }
-  int64_t scratch_bytes(int) const override { return chunks_ * padded_ * 2 * 4; }
+  int64_t scratch_bytes(int threads) const override {
+    return 4 * (chunks_ * padded_ * 2 + (half_ ? threads * thread_floats() : 0));
+  }
 
   void run(const RunCtx& c) const override {
     auto* part = reinterpret_cast<float*>(c.scratch);
+    float* wide = part + chunks_ * padded_ * 2 + c.thread * thread_floats();
+    const float* weight = as_f32(c, w_, len_, wide);
     const auto [cb, ce] = thread_range(c, chunks_);
     for (int64_t k = cb; k < ce; ++k) {
       float* dw = part + 2 * k * padded_;
       float* db = dw + padded_;
       std::fill(dw, dw + 2 * padded_, 0.0f);
       const int64_t b = k * chunk_, rows = std::min(chunk_, rows_ - b);
+      if (half_) {
+        half_chunk(c, b, rows, weight, wide + padded_, dw, db);
+        continue;
+      }
       kernels::norm_kernels().layer_grad(
           c.ptr<float>(g_) + b * len_, c.ptr<float>(x_) + b * len_, c.ptr<float>(mean_) + b,
-          c.ptr<float>(rstd_) + b, w_.get(c), has_dx_ ? c.ptr<float>(dx_) + b * len_ : nullptr,
+          c.ptr<float>(rstd_) + b, weight, has_dx_ ? c.ptr<float>(dx_) + b * len_ : nullptr,
           has_dw_ ? dw : nullptr, has_db_ ? db : nullptr, rows, len_);
     }
     if (!has_dw_ && !has_db_) return;
@@ -117,10 +161,27 @@ class LayerNormGradKernel final : public Kernel {
   }
 
  private:
+  int64_t thread_floats() const { return (1 + 2 * kHalfRows) * padded_; }
+
+  void half_chunk(const RunCtx& c, int64_t begin, int64_t rows, const float* weight, float* g,
+                  float* dw, float* db) const {
+    float* x = g + kHalfRows * padded_;
+    for (int64_t r = begin; r < begin + rows; r += kHalfRows) {
+      const int64_t n = std::min(kHalfRows, begin + rows - r);
+      widen_row(row_ptr(c, g_, r, len_), g_.dtype, 1, g, n * len_);
+      widen_row(row_ptr(c, x_, r, len_), x_.dtype, 1, x, n * len_);
+      // The gradient takes the place of the rows it is made from.
+      kernels::norm_kernels().layer_grad(g, x, c.ptr<float>(mean_) + r, c.ptr<float>(rstd_) + r,
+                                         weight, has_dx_ ? g : nullptr, has_dw_ ? dw : nullptr,
+                                         has_db_ ? db : nullptr, n, len_);
+      if (has_dx_) narrow_row(g, row_ptr(c, dx_, r, len_), dx_.dtype, 1, n * len_);
+    }
+  }
+
   TensorRef g_, x_, mean_, rstd_;
   OptionalRef w_;
   TensorRef dx_, dw_, db_;
-  bool has_dx_, has_dw_, has_db_;
+  bool has_dx_, has_dw_, has_db_, half_ = false;
   int64_t len_, rows_ = 0, chunk_ = 1, chunks_ = 0, padded_ = 0;
 };
 
@@ -249,14 +310,12 @@ Work work_norm(const Graph& g, const Node& n) {
 }
 
 KernelPtr make_norm(const StepDesc& desc) {
+  if (desc.op == Op::LayerNorm) return std::make_unique<LayerNormKernel>(desc);
+  if (desc.op == Op::LayerNormGrad) return std::make_unique<LayerNormGradKernel>(desc);
   return make_widened(desc, [](const StepDesc& d) -> KernelPtr {
     for (const TensorRef& t : d.inputs)
       invariant(t.dtype == DType::F32, "{} kernel given {}", op_text(d.op), name_of(t.dtype));
     switch (d.op) {
-      case Op::LayerNorm:
-        return std::make_unique<LayerNormKernel>(d);
-      case Op::LayerNormGrad:
-        return std::make_unique<LayerNormGradKernel>(d);
       case Op::GroupNorm:
       case Op::GroupNormGrad:
         return make_group_norm(d);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Removes what computes nothing: copies (the IR is pure, so a copy is its operand), views that keep
-// the shape, chains of views, casts to the same type, multiplications by one, sums over dims of
+// the shape, chains of views, casts to the same type or there and back, multiplications by one, sums over dims of
 // size one.
 #include <algorithm>
 
@@ -17,6 +17,11 @@ bool is_literal(const Node& n, size_t i, double v) {
 
 bool same_type(const Graph& g, ValueId a, ValueId b) {
   return g.type(a).same_logical(g.type(b));
+}
+
+// Whether a float type has every value of another.
+bool holds(DType wide, DType narrow) {
+  return is_float(wide) && is_float(narrow) && size_of(wide) > size_of(narrow);
 }
 
 class Simplifier {
@@ -54,6 +59,10 @@ class Simplifier {
     switch (n.op) {
       case Op::Cast:
         if (same_type(g, n.operands[0], n.results[0])) return {n.operands[0]};
+        if (const Node* p = producer(n.operands[0]);
+            p && p->op == Op::Cast && same_type(g, p->operands[0], n.results[0]) &&
+            holds(g.type(n.operands[0]).dtype, g.type(n.results[0]).dtype))
+          return {p->operands[0]};
         return {};
       case Op::View: {
         ValueId x = n.operands[0];

@@ -12,6 +12,7 @@ import torch
 from poptorch.enums import (
     CommGroupType,
     ConnectionType,
+    HalfFloatCastingBehavior,
     MeanReductionStrategy,
     OutputMode,
     ReductionType,
@@ -147,6 +148,12 @@ def partials_name(dtype: Any) -> str:
 def _autocast_enabled(value: Any) -> bool:
     if not isinstance(value, bool):
         raise ValueError(f"autocastEnabled needs a bool, got {value!r}")
+    return value
+
+
+def _half_float_casting(value: Any) -> HalfFloatCastingBehavior:
+    if not isinstance(value, HalfFloatCastingBehavior):
+        raise ValueError(f"halfFloatCasting needs a HalfFloatCastingBehavior, got {value!r}")
     return value
 
 
@@ -528,10 +535,20 @@ OPTIONS: tuple[Option, ...] = (
         "Precision",
         "autocast_policy",
         P,
-        "Which ops are cast to which type in such regions.",
+        "Which ops are cast to which type in such regions; poptorch.autocasting.default if unset.",
         setter="autocastPolicy",
         check=_autocast_policy,
-        pending="regions are not cast automatically",
+    ),
+    Option(
+        "Precision",
+        "half_float_casting",
+        P,
+        "The type of an op whose operands are float16 and float32: float16, or with "
+        "HalfUpcastToFloat what PyTorch chooses.",
+        default=HalfFloatCastingBehavior.FloatDowncastToHalf,
+        setter="halfFloatCasting",
+        argument="half_float_casting",
+        check=_half_float_casting,
     ),
     # Tensor locations ----------------------------------------------------------------------------
     Option(

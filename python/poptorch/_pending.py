@@ -39,12 +39,6 @@ PENDING: tuple[Pending, ...] = (
     ),
     Pending("poptorch.load", "filename, edit_opts_fn=None", "programs are not read from files"),
     Pending(
-        "poptorch.autocast",
-        "enabled=True",
-        "regions are not cast automatically",
-        in_models=True,
-    ),
-    Pending(
         "poptorch.ctc_beam_search_decoder",
         "probs, lengths, blank=0, beam_width=100, top_paths=1",
         "there is no decoder in programs",

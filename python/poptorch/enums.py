@@ -122,7 +122,8 @@ class Liveness(IntEnum):
 
 
 class HalfFloatCastingBehavior(IntEnum):
-    """Kept for old programs: casting follows PyTorch's rules."""
+    """What an op with operands of float16 and float32 does: compute in float16, or follow
+    PyTorch, which computes most in float32. The default is the first."""
 
     FloatDowncastToHalf = 0
     HalfUpcastToFloat = 1

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from poptorch import _core, _logging, _state
+from poptorch import _core, _logging, _state, autocasting
 from poptorch._args import Bound, Preparer, Signature, Template, micro_batch
 from poptorch._batching import Batching
 from poptorch._blocks import module_repr, placing
@@ -33,8 +33,15 @@ from poptorch._replica_groups import (
 )
 from poptorch._version import __version__
 from poptorch.capture import capture
+from poptorch.capture.casting import Casting
 from poptorch.capture.errors import excluding
-from poptorch.enums import ConnectionType, MeanReductionStrategy, OutputMode, ReductionType
+from poptorch.enums import (
+    ConnectionType,
+    HalfFloatCastingBehavior,
+    MeanReductionStrategy,
+    OutputMode,
+    ReductionType,
+)
 from poptorch.optim import SGD
 from poptorch.optim import Optimizer as PoptorchOptimizer
 from poptorch.options import Options
@@ -187,6 +194,7 @@ class PoplarExecutor(Inspection):
                     name="training" if self._training else "inference",
                     loss_scaling=self._training and self._settings().scales_loss,
                     module_scopes=self._options._module_namescope_enabled,
+                    casting=_casting(self._options.Precision),
                 )
             bar.captured()
             for info in captured.params:
@@ -623,6 +631,12 @@ def _thread_count() -> int:
 
 
 _ops: list[str] = []
+
+
+def _casting(precision: Any) -> Casting:
+    policy = precision._values.get("autocast_policy") or autocasting.default
+    half_wins = precision.half_float_casting != HalfFloatCastingBehavior.HalfUpcastToFloat
+    return Casting(policy, precision.autocast_enabled, half_wins)
 
 
 def _native_ops() -> list[str]:

@@ -19,7 +19,6 @@ from poptorch._progress import ProgressBar
 from poptorch.enums import (
     CommGroupType,
     ConnectionType,
-    HalfFloatCastingBehavior,
     OutputMode,
     ReductionType,
 )
@@ -116,11 +115,6 @@ class _PrecisionOptions(_BackendOptions):
         self.checkIsFrozen("setPartialsType")
         self._backend.set("partialsTypeMatMuls", name)
         self._merge_convolution_option("partialsType", name)
-        return self
-
-    def halfFloatCasting(self, half_float_casting: HalfFloatCastingBehavior) -> "_PrecisionOptions":
-        """Deprecated, no effect: casting follows PyTorch's rules."""
-        logger.warning("Precision.halfFloatCasting is deprecated and has no effect")
         return self
 
     def runningStatisticsAlwaysFloat(self, value: bool) -> "_PrecisionOptions":

@@ -116,13 +116,7 @@ class Uses(torch.nn.Module):
         return self.function(x)
 
 
-def in_autocast(x):
-    with poptorch.autocast():
-        return x + 1
-
-
 INSIDE = {
-    "poptorch.autocast": in_autocast,
     "poptorch.CPU": poptorch.CPU(torch.exp, "exp"),
     "poptorch.custom_op": lambda x: poptorch.custom_op([x], "Cube", "com.acme", 1, [x])[0],
     "poptorch.ctc_beam_search_decoder": lambda x: poptorch.ctc_beam_search_decoder(
@@ -154,7 +148,6 @@ def test_pending_ops_do_outside_what_poptorch_does_on_the_cpu():
         t.shape for t in poptorch.ctc_beam_search_decoder(torch.zeros(4, 3, 2), torch.ones(3))
     ]
     assert shapes == [(3, 1), (3, 1), (3, 1, 4)]
-    assert torch.equal(poptorch.autocast(enabled=True)(torch.exp)(x), x.exp())
 
 
 SET = {
@@ -164,7 +157,6 @@ SET = {
     "enableFloatingPointChecks": lambda o: o.Precision.enableFloatingPointExceptions(True),
     "enableStochasticRounding": lambda o: o.Precision.enableStochasticRounding(True),
     "partialsTypeMatMuls": lambda o: o.Precision.setPartialsType(torch.half),
-    "autocast_policy": lambda o: o.Precision.autocastPolicy(poptorch.autocasting.default),
 }
 
 

@@ -49,6 +49,7 @@ LOCATION = poptorch.TensorLocationSettings
         ),
         (lambda o: o.Precision.runningStatisticsAlwaysFloat(1), ValueError, "needs a bool"),
         (lambda o: o.Precision.autocastEnabled(1), ValueError, "needs a bool"),
+        (lambda o: o.Precision.halfFloatCasting("up"), ValueError, "HalfFloatCastingBehavior"),
         (lambda o: o.Precision.autocastPolicy("all"), ValueError, "autocasting.Policy"),
         (lambda o: o.TensorLocations.numIOTiles(30), AssertionError, "even number between 32 and"),
         (lambda o: o.TensorLocations.numIOTiles(194), AssertionError, "even number between 32 and"),
@@ -201,10 +202,9 @@ def test_backend_keys_that_are_ignored_or_forced_are_warned_about(regression, ba
 def test_deprecated_setters_warn_and_do_nothing(log):
     opts = poptorch.Options()
     before = repr(opts)
-    assert opts.Precision.halfFloatCasting("anything") is opts.Precision
     assert opts.Precision.runningStatisticsAlwaysFloat(True) is opts.Precision
     assert opts.Jit.traceModel(False) is opts.Jit
-    for name in ("halfFloatCasting", "runningStatisticsAlwaysFloat", "traceModel"):
+    for name in ("runningStatisticsAlwaysFloat", "traceModel"):
         assert f"{name} is deprecated" in log.text
     assert repr(opts) == before
     with pytest.raises(ValueError, match="is no longer supported"):

@@ -145,6 +145,7 @@ def capture(
     name,
     loss_scaling=False,
     module_scopes=True,
+    casting=None,
 ):
     """Captures one call `model(*args, **kwargs)` as text IR; returns a Capture.
 
@@ -157,6 +158,7 @@ def capture(
         name: name of the graph.
         loss_scaling: backward starts with the state "loss:scale" instead of 1.
         module_scopes: whether locations in the text name the module of an op.
+        casting: a casting.Casting; None leaves all types to torch.
     """
     from .emit import emit
     from .trace import trace_model
@@ -170,6 +172,7 @@ def capture(
             training=training,
             native_ops=native_ops,
             module_scopes=module_scopes,
+            casting=casting,
         )
         emitted = emit(traced, native_ops, name, loss_scaling)
     return _result(traced, emitted)

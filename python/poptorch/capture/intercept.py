@@ -428,6 +428,9 @@ class Interceptor(private.TorchFunctionMode):
                 "from the device's own state. Seed that with poptorch.Options().randomSeed().",
                 user_frame(),
             )
+        casting = self.session.casting
+        if casting is not None and self.session.in_forward:
+            args, kwargs = casting.arguments(func, args, kwargs)
         handler = HANDLERS.get(func)
         if handler is not None:
             out = handler(self, func, args, kwargs)

@@ -74,8 +74,9 @@ class Session:
     """State of one capture; placement, intercepted functions and tags find it through
     state.current()."""
 
-    def __init__(self, training, native_ops, scopes):
+    def __init__(self, training, native_ops, scopes, casting=None):
         self.training = training
+        self.casting = casting
         self.native_ops = native_ops
         self.in_forward = False
         self.in_backward = False
@@ -95,10 +96,14 @@ class Session:
 
     def enter_module(self, module, _args):
         self._scope_stack.append(self._scopes.get(id(module)))
+        if self.casting is not None:
+            self.casting.enter_module(module)
 
     def leave_module(self, _module, _args, _result):
         if self._scope_stack:
             self._scope_stack.pop()
+            if self.casting is not None:
+                self.casting.leave()
 
     def forward_tag(self, frame):
         scope = next((s for s in reversed(self._scope_stack) if s is not None), "")
@@ -289,13 +294,13 @@ def _check_state_of_result(leaves):
             raise errors.make_error(f"forward returned a tensor of layout {leaf.layout}")
 
 
-def trace_model(model, args, kwargs, *, training, native_ops, module_scopes=True):
+def trace_model(model, args, kwargs, *, training, native_ops, module_scopes=True, casting=None):
     """Captures one call `model(*args, **kwargs)`; returns a Traced."""
     slots = collect_state(model)
     scopes = {}
     for name, module in model.named_modules() if module_scopes else ():
         scopes.setdefault(id(module), name)
-    session = Session(training, native_ops, scopes)
+    session = Session(training, native_ops, scopes, casting)
     inputs = structure.argument_leaves(args, kwargs)
     fake_mode = private.FakeTensorMode(allow_non_fake_inputs=True)
     table = trace_table()

@@ -8,26 +8,40 @@ import builtins
 import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from poptorch._errors import createPoptorchError
-from poptorch.capture import reset_placement, running_on_ipu, set_placement, state
+from poptorch.capture import leave_block, running_on_ipu, set_placement, state
+from poptorch.capture.errors import user_frame
 
 _strategy: Any = None
 _next_id = 0
 
 
+class Begin(NamedTuple):
+    """A block that began while a model was captured."""
+
+    block: str
+    ipu: int
+    stage: int
+    phase: int
+    where: tuple[str, int]
+
+
+_begun: list[Begin] = []
+
+
 @contextmanager
-def placing(strategy: Any) -> Iterator[None]:
-    """Blocks that begin inside are placed by ``strategy``."""
-    global _strategy
+def placing(strategy: Any) -> Iterator[list[Begin]]:
+    """Blocks that begin inside are placed by ``strategy``; yields the list of them."""
+    global _strategy, _begun
     Block.useAutoId()
     strategy.onStartTracing()
-    _strategy = strategy
+    _strategy, _begun = strategy, []
     try:
-        yield
+        yield _begun
     finally:
         _strategy = None
         strategy.onEndTracing()
@@ -42,7 +56,8 @@ def _begin(user_id: str | None, ipu_id: int | None) -> str | None:
         user_id = str(_next_id)
         _next_id += 1
     stage, phase, ipu = _strategy.getStage(user_id, None if ipu_id is None else int(ipu_id))
-    set_placement(ipu, stage, phase)
+    set_placement(ipu, stage, phase, user_id)
+    _begun.append(Begin(user_id, ipu, stage, phase, user_frame()))
     return user_id
 
 
@@ -65,7 +80,7 @@ class Block(torch.nn.Module):
 
     def __exit__(self, *exc: object) -> None:
         if running_on_ipu():
-            reset_placement()
+            leave_block()
 
     @staticmethod
     def useAutoId() -> None:

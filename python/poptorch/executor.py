@@ -23,6 +23,7 @@ from poptorch._optimizer_table import Settings, needs_running_mean, settings_of
 from poptorch._optimizers import AttributeWatch, DeviceOptimizer, optimizer_lines
 from poptorch._options_check import check_compilable
 from poptorch._pending import add_pending_methods
+from poptorch._placement import check_placement
 from poptorch._progress import Compilation
 from poptorch._replica_groups import (
     Grouping,
@@ -180,7 +181,7 @@ class PoplarExecutor(Inspection):
             groups = group_sizes(self._groupings, self._model, batching.replicas)
             with (
                 around_capture(),
-                placing(self._options._execution_strategy),
+                placing(self._options._execution_strategy) as begun,
                 excluding(self._options._source_location_excludes),
                 _state.plain_tensors(self._model),
                 one_group(self._model, groups) as standins,
@@ -201,6 +202,7 @@ class PoplarExecutor(Inspection):
                 if id(info.tensor) in standins:
                     info.tensor = standins[id(info.tensor)][1]
             warn_if_unused(self._groupings, captured)
+            check_placement(self._options, batching, self._training, begun, captured)
             self._check_buffers(captured, batching)
             anchors = anchors_of(self._options, batching)
             rules = _output_rules(captured, batching, anchors)

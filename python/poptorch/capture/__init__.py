@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from . import structure
-from .placement import current_placement, reset_placement, set_placement
+from .placement import current_placement, leave_block, reset_placement, set_placement
 from .state import running_on_ipu
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "capture",
     "current_placement",
     "identity_loss",
+    "leave_block",
     "reset_placement",
     "running_on_ipu",
     "set_placement",
@@ -90,6 +91,8 @@ class Capture:
         host_ops: (ATen op, (file, line)) of each op that torch runs on the host.
         source_lines: (file, line) of each location in the text.
         uses_rng: whether the program draws random numbers.
+        placed: of a model with blocks, a placement.PlacedOp per op.
+        dead_blocks: tags of blocks none of whose ops the results need.
     """
 
     text: str
@@ -104,6 +107,8 @@ class Capture:
     host_ops: list[tuple[str, tuple[str, int]]]
     source_lines: list[tuple[str, int]]
     uses_rng: bool
+    placed: list = field(default_factory=list)
+    dead_blocks: dict = field(default_factory=dict)
     _result: Any = None
     _leaves: list = field(default_factory=list)
     _head: list = field(default_factory=list)
@@ -208,6 +213,8 @@ def _result(traced, e):
         host_ops=e.host_ops,
         source_lines=[(tag.file, tag.line) for tag in e.locations],
         uses_rng=e.uses_rng,
+        placed=e.placed,
+        dead_blocks=e.dead_blocks,
         _result=_without_fakes(traced),
         _leaves=traced.result_leaves,
         _head=e.head,

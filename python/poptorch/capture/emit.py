@@ -23,6 +23,7 @@ from . import (  # noqa: F401
 from ._torch_private import without_modes
 from .errors import describe, make_error
 from .lowering import TABLE, Types
+from .placement import placed_ops
 from .rows import RULES
 from .writer import NATIVE_DTYPES, MissingRow, Value, Writer
 
@@ -48,6 +49,7 @@ class Emitted:
         self.updated = []  # Value per state with an update
         self.loss_index = None
         self.loss = None
+        self.placed, self.dead_blocks = [], {}
 
 
 _schemas = {}
@@ -423,6 +425,7 @@ def emit(traced, native_ops, name, loss_scaling):
     out.params = [(s, v) for s, v in slot_values if s.is_param and v.number >= 0]
     out.buffers = [(s, v) for s, v in slot_values if not s.is_param and v.number >= 0]
     out.inputs = inputs
+    out.placed, out.dead_blocks = placed_ops(live, traced.blocks)
     used = {id(a) for r in live for a in _flat(r.args)}
     out.inputs_used = [id(v) in used for v in inputs]
     out.outputs = outputs

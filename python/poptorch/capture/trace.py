@@ -38,6 +38,7 @@ class Tag(NamedTuple):
     ipu: int
     stage: int
     phase: int
+    block: str | None
 
 
 @dataclass
@@ -68,6 +69,7 @@ class Traced:
     grads: list  # slots whose gradients are the outputs after that
     written: dict = field(default_factory=dict)  # placeholder -> node with its final value
     streams: int = 0
+    blocks: dict = field(default_factory=dict)  # Session.blocks
 
 
 class Session:
@@ -84,6 +86,7 @@ class Session:
         self.detached_losses = []
         self.streams = 0
         self.by_sequence = {}
+        self.blocks = {}  # block -> tag of its first op that does something
         self.last_tag = Tag("", 0, "", False, *placement.DEFAULT)
         self.name_scopes = []
         self._scopes = scopes
@@ -123,6 +126,15 @@ class Session:
         return self.last_tag
 
 
+def _does_something(func, args):
+    """Whether an op makes a tensor from another; not a view of it, nor the same again."""
+    return (
+        not any(r.alias_info for r in func._schema.returns)
+        and func.overloadpacket not in (torch.ops.aten.clone, torch.ops.aten._to_copy)
+        and any(isinstance(a, torch.Tensor) for a in args)
+    )
+
+
 class _Tagger(private.TorchDispatchMode):
     """Tags every ATen op and turns torch's errors about unknown values into ours."""
 
@@ -136,6 +148,8 @@ class _Tagger(private.TorchDispatchMode):
             tag = session.backward_tag()
         else:
             tag = session.forward_tag(sys._getframe(1))
+            if tag.block and tag.block not in session.blocks and _does_something(func, args):
+                session.blocks[tag.block] = tag
         private.set_node_tag({"tag": tag})
         kwargs = kwargs or {}
         try:
@@ -325,6 +339,7 @@ def trace_model(model, args, kwargs, *, training, native_ops, module_scopes=True
         state.leave()
         placement.reset_placement()
     traced.streams = session.streams
+    traced.blocks = session.blocks
     return traced
 
 

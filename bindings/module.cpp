@@ -52,6 +52,14 @@ CompileOptions read_options(const std::string& text) {
   using Rule = std::tuple<std::string, int64_t>;
   for (const auto& [mode, period] : get("outputs", std::vector<Rule>()))
     o.run.outputs.push_back({output_mode(mode), period});
+  const std::string strategy = get("strategy", std::string("one"));
+  o.placement.strategy = strategy == "pipelined" ? Strategy::kPipelined
+                         : strategy == "sharded" ? Strategy::kSharded
+                         : strategy == "phased"  ? Strategy::kPhased
+                                                 : Strategy::kOne;
+  o.placement.recompute = get("recompute", true);
+  o.placement.separate_backward = get("separate_backward", false);
+  o.run.trace = get("trace", std::string());
   o.anchors = get("anchors", std::vector<std::string>());
   return o;
 }
@@ -90,9 +98,9 @@ nb::object literal(const Arg& a) {
   return nb::none();
 }
 
-nb::object tensor_info(const Engine& e, const TensorRef& t) {
-  return nb::make_tuple(reinterpret_cast<uintptr_t>(e.address(t)), std::string(name_of(t.dtype)),
-                        t.shape, t.strides);
+nb::object tensor_info(const Engine& e, const HostCallInfo& call, const TensorRef& t) {
+  return nb::make_tuple(reinterpret_cast<uintptr_t>(e.address(call, t)),
+                        std::string(name_of(t.dtype)), t.shape, t.strides);
 }
 
 nb::list host_calls(const Engine& e) {
@@ -101,8 +109,8 @@ nb::list host_calls(const Engine& e) {
     nb::dict d;
     nb::list args, inputs, outputs;
     for (const Arg& a : h.desc.args.list) args.append(literal(a));
-    for (const TensorRef& t : h.desc.inputs) inputs.append(tensor_info(e, t));
-    for (const TensorRef& t : h.desc.outputs) outputs.append(tensor_info(e, t));
+    for (const TensorRef& t : h.desc.inputs) inputs.append(tensor_info(e, h, t));
+    for (const TensorRef& t : h.desc.outputs) outputs.append(tensor_info(e, h, t));
     d["index"] = h.index;
     d["target"] = h.desc.target;
     d["where"] = h.desc.where;

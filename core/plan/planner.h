@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "ir/graph.h"
+#include "plan/partition.h"
 #include "plan/program.h"
 
 namespace tessera {
@@ -26,5 +27,8 @@ std::vector<int> schedule(const Graph& g, const std::vector<std::pair<int, int>>
 
 // Plans `micro` and, if given, `update` over one state.
 Program plan_program(Graph& micro, Graph* update);
+
+// Plans the tasks of `whole`, each in the arena of its IPU, and `update` over one state.
+Program plan_tasks(const Graph& whole, Partition partition, Graph* update);
 
 }  // namespace tessera

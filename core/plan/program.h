@@ -23,6 +23,7 @@ struct StateDesc {
   int64_t offset = 0;  // bytes into the state region; row-major
   bool constant = false;
   bool trainable = false;
+  int ipu = 0;
 };
 
 struct PortDesc {
@@ -45,6 +46,66 @@ struct BufferInfo {
   int first_step = 0, last_step = 0;
 };
 
+// A program on several IPUs is a list of tasks in an order in which they may run. A task is what
+// one IPU does of a micro-batch in one go: a pipeline stage forward or backward, a shard, a phase.
+// Its section sees the arena of its IPU as region 0; what its inputs and outputs are is said by
+// ports.
+enum class PortKind : uint8_t {
+  kInput,    // of the program
+  kOutput,   // of the program
+  kChannel,  // a value of another task, or for one
+  kRng,      // random state of this micro-batch
+  kCount,    // how many micro-batches of this update came before
+};
+
+struct TaskPort {
+  PortKind kind = PortKind::kInput;
+  int index = 0;  // of the input, output or channel
+};
+
+// A value on its way from one task to later ones on one IPU; `slots` micro-batches have a place of
+// their own in that IPU's memory.
+struct ChannelDesc {
+  int from = 0;
+  std::vector<int> readers;  // tasks
+  int ipu = 0;
+  DType dtype = DType::F32;
+  Dims shape;
+  int64_t slots = 1;
+  int64_t offset = 0;  // into the channels of the IPU; slots lie one after the other
+  int64_t slot_bytes() const { return (product(shape) * size_of(dtype) + 63) / 64 * 64; }
+  bool off_chip = false;  // in streaming memory
+};
+
+// From the memory of one IPU to that of another, at the end of a task.
+struct CopyDesc {
+  int from = 0, to = 0;  // channels
+};
+
+// A task may start micro-batch m when `task` has finished m - `behind`.
+struct WaitDesc {
+  int task = 0;
+  int64_t behind = 0;
+};
+
+struct TaskDesc {
+  std::string name;
+  int ipu = 0, stage = 0, phase = -1;
+  bool backward = false;
+  std::vector<TaskPort> inputs, outputs;
+  std::vector<CopyDesc> copies;
+  std::vector<WaitDesc> waits;
+  Section section;
+  int64_t arena_bytes = 0;
+};
+
+// Memory of one IPU.
+struct IpuDesc {
+  int64_t arena_bytes = 0;    // shared by its tasks
+  int64_t channel_bytes = 0;  // activations and gradients between tasks
+  int64_t state_bytes = 0;    // weights and the like that its tasks use
+};
+
 struct Program {
   std::string name;
   std::vector<StateDesc> states;
@@ -54,6 +115,19 @@ struct Program {
   int64_t arena_bytes = 0;
   int64_t state_bytes = 0;
   std::vector<BufferInfo> buffers;  // of `micro`
+  // Instead of `micro`, if the program runs on several IPUs.
+  std::vector<TaskDesc> tasks;
+  std::vector<ChannelDesc> channels;
+  std::vector<IpuDesc> ipus;
+  int64_t update_arena_bytes = 0;
+  bool pipelined = false;  // tasks of several micro-batches run at the same time
+
+  const std::vector<const Section*> micro_sections() const {
+    std::vector<const Section*> out;
+    if (tasks.empty()) out.push_back(&micro);
+    for (const TaskDesc& t : tasks) out.push_back(&t.section);
+    return out;
+  }
 };
 
 }  // namespace tessera

@@ -135,28 +135,37 @@ Engine::Engine(Program program, RunConfig config)
              static_cast<double>(config_.replicas) *
              (rules_[i].mode == OutputMode::kAll ? static_cast<double>(config_.steps()) : 1.0);
   check_memory(static_cast<int64_t>(std::min(bytes, 9e18)));
-  arena_ = Arena(std::max<int64_t>(program_.arena_bytes, 64));
+  const bool several = !program_.tasks.empty();
+  arena_ =
+      Arena(std::max<int64_t>(several ? program_.update_arena_bytes : program_.arena_bytes, 64));
   state_ = Arena(std::max<int64_t>(program_.state_bytes, 64));
   barrier_ = std::make_unique<Barrier>(config_.threads);
   fixed_bases_.assign(kFirstInputRegion + program_.inputs.size() + program_.outputs.size(),
                       nullptr);
-  fixed_bases_[kArenaRegion] = arena_.data();
+  fixed_bases_[kArenaRegion] = loading_arena_ = arena_.data();
   fixed_bases_[kStateRegion] = state_.data();
   bases_ = fixed_bases_;
   micro_ = load(program_.micro);
+  if (several) load_tasks();
   update_ = load(program_.update);
   int64_t scratch = 0;
-  for (const Loaded* l : {&micro_, &update_})
-    for (const Step& s : l->steps)
+  for (const Loaded* l : all_loaded())
+    for (const Step& s : l->steps) {
+      scratch_per_thread_ = std::max(scratch_per_thread_, s.kernel->scratch_bytes(1));
       scratch = std::max(scratch,
                          s.kernel->scratch_bytes(s.kernel->single_thread() ? 1 : config_.threads));
+    }
+  scratch_per_thread_ = (scratch_per_thread_ + 63) / 64 * 64;
+  if (program_.pipelined) scratch = std::max(scratch, config_.threads * scratch_per_thread_);
   scratch_ = Arena(std::max<int64_t>(scratch, 64));
   for (const StateDesc& s : program_.states)
     if (s.name == "rng") rng_offset_ = s.offset;
   int64_t aside = 0;
-  for (size_t i = 0; i < rules_.size(); ++i)
+  for (size_t i = 0; i < rules_.size(); ++i) {
+    aside_.push_back(aside);
     if (rules_[i].mode == OutputMode::kSum || rules_[i].mode == OutputMode::kEveryN)
       aside += (program_.outputs[i].bytes() + 63) / 64 * 64;
+  }
   if (aside > 0) sums_ = Arena(aside);
   replicas_ = ReplicaStates(program_, config_, state_.data());
   times_.reserve(static_cast<size_t>(config_.steps() * config_.replicas));
@@ -169,7 +178,7 @@ Engine::Loaded Engine::load(const Section& section) {
   out.steps.resize(section.steps.size());
   auto host = [&](const StepDesc& desc) -> KernelPtr {
     int index = static_cast<int>(host_calls_.size());
-    host_calls_.push_back({index, desc});
+    host_calls_.push_back({index, desc, loading_arena_});
     host_fns_.emplace_back();
     return std::make_unique<HostKernel>(&host_fns_, index, desc.target);
   };
@@ -270,7 +279,7 @@ void Engine::write_state(const std::string& name, const void* from, int64_t byte
   const int64_t need = product(state_shape(s)) * size_of(s.dtype);
   user_check(bytes == need, "[state] \"{}\" has {} bytes, {} were given", name, need, bytes);
   replicas_.write(s, static_cast<const std::byte*>(from));
-  for (Loaded* l : {&micro_, &update_})
+  for (Loaded* l : all_loaded())
     for (Step& step : l->steps) step.kernel->state_written();
 }
 
@@ -330,12 +339,22 @@ void Engine::run_stretch(const Loaded& loaded, const Stretch& stretch, int threa
   { body(omp_get_thread_num()); }
 }
 
+std::vector<Engine::Loaded*> Engine::all_loaded() {
+  std::vector<Loaded*> out{&micro_};
+  for (Task& t : tasks_) out.push_back(&t.loaded);
+  out.push_back(&update_);
+  return out;
+}
+
 std::vector<double> Engine::step_times() const {
   std::vector<double> out;
-  for (const Loaded* l : {&micro_, &update_})
+  size_t steps = 0;
+  for (const Loaded* l : const_cast<Engine*>(this)->all_loaded()) {
+    steps += l->steps.size();
     for (const Step& s : l->steps)
       if (s.best_us >= 0) out.push_back(s.best_us);
-  return out.size() == micro_.steps.size() + update_.steps.size() ? out : std::vector<double>{};
+  }
+  return out.size() == steps ? out : std::vector<double>{};
 }
 
 void Engine::check_errors() {
@@ -383,54 +402,72 @@ void Engine::run(const std::vector<const void*>& inputs, const std::vector<void*
   team_ = team_size();
   barrier_->resize(team_);
   times_.clear();
+  inputs_ = &inputs;
+  outputs_ = &outputs;
   const auto start = std::chrono::steady_clock::now();
+  if (!tasks_.empty()) {
+    run_tasks(poll);
+    last_run_seconds_ = seconds_since(start);
+    return;
+  }
   for (int64_t step = 0; step < config_.steps(); ++step) {
-    for (int64_t r = 0; r < config_.replicas; ++r) run_micro(step, r, inputs, outputs, poll);
+    for (int64_t r = 0; r < config_.replicas; ++r) run_micro(step, r, poll);
     const bool last = (step + 1) % config_.gradient_accumulation == 0;
     if (last && !update_.steps.empty()) replicas_.update([&] { run_section(update_, poll); });
   }
   last_run_seconds_ = seconds_since(start);
 }
 
-void Engine::run_micro(int64_t step, int64_t replica, const std::vector<const void*>& inputs,
-                       const std::vector<void*>& outputs, const std::function<bool()>& poll) {
+std::byte* Engine::input_at(int64_t input, int64_t step, int64_t replica) const {
   const int64_t groups = config_.replicas / config_.input_group;
   const int64_t group =
       config_.orthogonal_groups ? replica % groups : replica / config_.input_group;
+  return const_cast<std::byte*>(static_cast<const std::byte*>((*inputs_)[input])) +
+         (step * groups + group) * program_.inputs[input].bytes();
+}
+
+std::byte* Engine::kept_output(size_t output, int64_t at, int64_t replica) const {
+  return static_cast<std::byte*>((*outputs_)[output]) +
+         (at * config_.replicas + replica) * program_.outputs[output].bytes();
+}
+
+// Where an output of a micro-batch is written.
+std::byte* Engine::output_at(size_t output, int64_t step, int64_t replica) const {
+  const auto [mode, period] = rules_[output];
   const int64_t iteration = step / config_.gradient_accumulation;
+  switch (mode) {
+    case OutputMode::kAll:
+      return kept_output(output, step, replica);
+    case OutputMode::kSum:
+      return step > 0 ? sums_.data() + aside_[output] : kept_output(output, 0, replica);
+    case OutputMode::kEveryN:
+      if ((iteration + 1) % period != 0) return sums_.data() + aside_[output];
+      return kept_output(
+          output,
+          iteration / period * config_.gradient_accumulation + step % config_.gradient_accumulation,
+          replica);
+    default:
+      return kept_output(output, 0, replica);
+  }
+}
+
+void Engine::add_to_sum(size_t output, int64_t step, int64_t replica, const std::byte* from) {
+  if (rules_[output].mode == OutputMode::kSum && step > 0)
+    accumulate_output(program_.outputs[output], kept_output(output, 0, replica), from);
+}
+
+void Engine::run_micro(int64_t step, int64_t replica, const std::function<bool()>& poll) {
   MicroTimes times;
   times.input = times.input_complete = seconds_since(loaded_);
-  for (size_t i = 0; i < inputs.size(); ++i)
-    bases_[kFirstInputRegion + i] =
-        const_cast<std::byte*>(static_cast<const std::byte*>(inputs[i])) +
-        (step * groups + group) * program_.inputs[i].bytes();
-  std::byte** out = bases_.data() + kFirstInputRegion + inputs.size();
-  std::byte* spare = sums_.data();
-  auto slot = [&](size_t i, int64_t at) {
-    return static_cast<std::byte*>(outputs[i]) +
-           (at * config_.replicas + replica) * program_.outputs[i].bytes();
-  };
-  for (size_t i = 0; i < outputs.size(); ++i) {
-    const auto [mode, period] = rules_[i];
-    const bool aside = mode == OutputMode::kSum      ? step > 0
-                       : mode == OutputMode::kEveryN ? (iteration + 1) % period != 0
-                                                     : false;
-    const int64_t kept = mode == OutputMode::kAll ? step
-                         : mode == OutputMode::kEveryN
-                             ? iteration / period * config_.gradient_accumulation +
-                                   step % config_.gradient_accumulation
-                             : 0;
-    out[i] = aside ? spare : slot(i, kept);
-    if (mode == OutputMode::kSum || mode == OutputMode::kEveryN)
-      spare += (program_.outputs[i].bytes() + 63) / 64 * 64;
-  }
+  for (size_t i = 0; i < program_.inputs.size(); ++i)
+    bases_[kFirstInputRegion + i] = input_at(static_cast<int64_t>(i), step, replica);
+  std::byte** out = bases_.data() + kFirstInputRegion + program_.inputs.size();
+  for (size_t i = 0; i < program_.outputs.size(); ++i) out[i] = output_at(i, step, replica);
   replicas_.enter(replica);
   run_section(micro_, poll);
   replicas_.leave(replica);
   times.output = seconds_since(loaded_);
-  for (size_t i = 0; i < outputs.size(); ++i)
-    if (rules_[i].mode == OutputMode::kSum && step > 0)
-      accumulate_output(program_.outputs[i], slot(i, 0), out[i]);
+  for (size_t i = 0; i < program_.outputs.size(); ++i) add_to_sum(i, step, replica, out[i]);
   if (rng_offset_ >= 0) ++reinterpret_cast<int64_t*>(state_.data() + rng_offset_)[1];
   times.output_complete = seconds_since(loaded_);
   times_.push_back(times);

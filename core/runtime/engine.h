@@ -19,6 +19,7 @@
 #include "runtime/barrier.h"
 #include "runtime/replica_states.h"
 #include "runtime/run_config.h"
+#include "runtime/task_schedule.h"
 
 namespace tessera {
 
@@ -31,6 +32,7 @@ struct MicroTimes {
 struct HostCallInfo {
   int index = 0;
   StepDesc desc;
+  std::byte* arena = nullptr;  // of its IPU
 };
 
 class Engine {
@@ -49,7 +51,9 @@ class Engine {
   // Host calls: addresses are fixed for the life of the engine.
   const std::vector<HostCallInfo>& host_calls() const { return host_calls_; }
   void set_host_call(int index, std::function<void()> fn) { host_fns_.at(index) = std::move(fn); }
-  std::byte* address(const TensorRef& t) const { return fixed_bases_[t.region] + t.offset; }
+  std::byte* address(const HostCallInfo& call, const TensorRef& t) const {
+    return (t.region == kArenaRegion ? call.arena : fixed_bases_[t.region]) + t.offset;
+  }
 
   // `poll` is called every few milliseconds on the calling thread, between two steps; true stops
   // the run with Interrupted. Data that a kernel refuses ends in UserError, with the weights as
@@ -89,16 +93,53 @@ class Engine {
     std::vector<Stretch> stretches;
   };
 
+  struct Memory {  // of one IPU
+    Arena arena, channels;
+  };
+  static constexpr int64_t kOwnBytes = 64;
+  struct Task {
+    Loaded loaded;
+    std::vector<std::byte*> bases;
+    Arena own;  // random state and count of its micro-batch
+  };
+  struct Micro {
+    int64_t step = 0, replica = 0;
+    int64_t order = 0;            // in its pipeline: chooses the slots of channels
+    int64_t order_in_update = 0;  // micro-batches of this update before it
+    int64_t random = 0;           // draws of this update before it
+  };
+  struct TraceEvent {
+    int task;  // -1: the update
+    int64_t step, replica;
+    double start, end;
+  };
+
   Loaded load(const Section& section);
   void place_barriers(const Section& section, Loaded& loaded) const;
   void place_checks(const Section& section, Loaded& loaded) const;
   int team_size() const;
-  void run_micro(int64_t step, int64_t replica, const std::vector<const void*>& inputs,
-                 const std::vector<void*>& outputs, const std::function<bool()>& poll);
+  void run_micro(int64_t step, int64_t replica, const std::function<bool()>& poll);
   void run_section(const Loaded& loaded, const std::function<bool()>& poll);
   void run_stretch(const Loaded& loaded, const Stretch& stretch, int threads,
                    const std::function<bool()>& poll);
   void check_errors();
+  std::byte* input_at(int64_t input, int64_t step, int64_t replica) const;
+  std::byte* output_at(size_t output, int64_t step, int64_t replica) const;
+  void add_to_sum(size_t output, int64_t step, int64_t replica, const std::byte* from);
+  std::byte* kept_output(size_t output, int64_t at, int64_t replica) const;
+  std::vector<Loaded*> all_loaded();
+
+  // Programs on several IPUs.
+  void load_tasks();
+  std::byte* channel_slot(int channel, int64_t micro) const;
+  void bind_task(int index, const Micro& m);
+  void finish_task(int index, const Micro& m);
+  void run_alone(const Loaded& loaded, std::byte* const* bases, int thread);
+  void run_tasks(const std::function<bool()>& poll);
+  void run_pipeline(int64_t first, int64_t batch, int64_t replica, int64_t lanes,
+                    const std::function<bool()>& poll);
+  void run_one_by_one(int64_t first, int64_t batch, const std::function<bool()>& poll);
+  void write_trace();
   const StateDesc& find_state(const std::string& name) const;
 
   Program program_;
@@ -110,7 +151,16 @@ class Engine {
   std::chrono::steady_clock::time_point loaded_ = std::chrono::steady_clock::now();
   double last_run_seconds_ = 0;
   Loaded micro_, update_;
+  std::vector<Memory> ipus_;
+  std::vector<Task> tasks_;
+  std::unique_ptr<TaskSchedule> schedule_;
+  std::vector<std::vector<TraceEvent>> traces_;  // by thread
+  std::byte* loading_arena_ = nullptr;
+  int64_t scratch_per_thread_ = 0;
   std::vector<std::byte*> fixed_bases_, bases_;
+  const std::vector<const void*>* inputs_ = nullptr;  // of this run
+  const std::vector<void*>* outputs_ = nullptr;
+  std::vector<int64_t> aside_;  // by output: where in sums_ what is not kept goes
   std::vector<HostCallInfo> host_calls_;
   std::vector<std::function<void()>> host_fns_;
   std::unique_ptr<Barrier> barrier_;

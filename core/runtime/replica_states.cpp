@@ -43,7 +43,9 @@ ReplicaStates::ReplicaStates(const Program& program, const RunConfig& config, st
   if (replicas_ <= 1) return;
   int64_t at = 0, saved = 0;
   for (const StateDesc& s : program.states) {
-    const bool in_micro = writes(program.micro, s);
+    const std::vector<const Section*> sections = program.micro_sections();
+    const bool in_micro = std::any_of(sections.begin(), sections.end(),
+                                      [&](const Section* part) { return writes(*part, s); });
     Copied c{s.offset, bytes_of(s), at, replicas_, 1, false, false, true};
     auto it = std::find_if(config.grouped.begin(), config.grouped.end(),
                            [&](const GroupedParam& p) { return belongs_to(s.name, p.name); });

@@ -25,6 +25,8 @@ class ReplicaStates {
   void write(const StateDesc& state, const std::byte* from);
   void read(const StateDesc& state, std::byte* to) const;
 
+  // Whether replicas have states of their own.
+  bool any() const { return !copied_.empty(); }
   // Around a micro-batch.
   void enter(int64_t replica);
   void leave(int64_t replica);

@@ -50,6 +50,33 @@ class Dumper {
   int count_ = 0;
 };
 
+// What lies and runs where, of a program on several IPUs.
+std::string places_json(const Program& p) {
+  std::vector<std::string> ipus, tasks, channels;
+  for (const IpuDesc& i : p.ipus)
+    ipus.push_back(
+        fmt::format("{{\"arena_bytes\": {}, \"channel_bytes\": {}, \"state_bytes\": {}}}",
+                    i.arena_bytes, i.channel_bytes, i.state_bytes));
+  for (const TaskDesc& t : p.tasks)
+    tasks.push_back(
+        fmt::format("{{\"name\": {}, \"ipu\": {}, \"stage\": {}, \"phase\": {}, \"backward\": {}, "
+                    "\"steps\": {}, \"copies\": {}, \"arena_bytes\": {}}}",
+                    json_string(t.name), t.ipu, t.stage, t.phase, t.backward,
+                    t.section.steps.size(), t.copies.size(), t.arena_bytes));
+  for (const ChannelDesc& c : p.channels)
+    channels.push_back(fmt::format(
+        "{{\"from\": {}, \"readers\": [{}], \"ipu\": {}, \"slots\": {}, \"bytes\": {}}}", c.from,
+        fmt::join(c.readers, ", "), c.ipu, c.slots, product(c.shape) * size_of(c.dtype)));
+  return fmt::format("\"ipus\": [{}], \"tasks\": [{}], \"channels\": [{}]", fmt::join(ipus, ", "),
+                     fmt::join(tasks, ", "), fmt::join(channels, ", "));
+}
+
+size_t step_count(const Program& p) {
+  size_t steps = 0;
+  for (const Section* s : p.micro_sections()) steps += s->steps.size();
+  return steps;
+}
+
 }  // namespace
 
 Session::Session(const std::string& text, const CompileOptions& options,
@@ -90,7 +117,13 @@ Session::Session(const std::string& text, const CompileOptions& options,
   append_optimizer(*graph, ctx);
   verify_graph(*graph);
   dumper.write("optimizer", *graph);
-  runner.run(*graph, ctx, pipeline());
+  Partition parts = partition(*graph, options.placement);
+  if (parts.tasks.empty()) runner.run(*graph, ctx, pipeline());
+  for (TaskGraph& task : parts.tasks) {
+    verify_graph(*task.graph);
+    dumper.write("task", *task.graph);
+    runner.run(*task.graph, ctx, pipeline());
+  }
   if (update) {
     append_optimizer(*update, ctx);
     runner.run(*update, ctx, pipeline());
@@ -98,7 +131,12 @@ Session::Session(const std::string& text, const CompileOptions& options,
   for (const PassTiming& t : runner.timings) timings_.push_back({t.name, t.ms});
 
   Program program;
-  timed("plan", [&] { program = plan_program(*graph, update.get()); });
+  timed("plan", [&] {
+    program = parts.tasks.empty() ? plan_program(*graph, update.get())
+                                  : plan_tasks(*graph, std::move(parts), update.get());
+    program.pipelined =
+        !program.tasks.empty() && options.placement.strategy == Strategy::kPipelined;
+  });
   report(45);
   timed("load", [&] { engine_ = std::make_unique<Engine>(std::move(program), options.run); });
   report(95);
@@ -112,7 +150,7 @@ Session::Session(const std::string& text, const CompileOptions& options,
   report(100);
   if (std::atoi(env::debug().c_str()) >= 1)
     fmt::print(stderr, "tessera: {} compiled in {:.1f} ms, {} steps, arena {:.1f} MiB\n",
-               graph->name, compile_ms_, engine_->program().micro.steps.size(),
+               graph->name, compile_ms_, step_count(engine_->program()),
                static_cast<double>(engine_->program().arena_bytes) / (1 << 20));
   if (std::atoi(env::debug().c_str()) >= 2)
     for (const Timing& t : timings_)
@@ -124,7 +162,9 @@ std::string Session::summary() const {
   std::map<std::string, int> kernels;
   std::vector<std::string> steps, passes;
   std::vector<double> times = engine_->step_times();
-  for (const Section* section : {&p.micro, &p.update})
+  std::vector<const Section*> sections = p.micro_sections();
+  sections.push_back(&p.update);
+  for (const Section* section : sections)
     for (size_t i = 0; i < section->steps.size(); ++i) {
       const StepDesc& s = section->steps[i];
       std::string name = s.op == Op::HostCall ? s.target : std::string(op_text(s.op));
@@ -155,10 +195,10 @@ std::string Session::summary() const {
       "{{\"name\": {}, \"threads\": {}, \"compile_ms\": {:.3f}, \"arena_bytes\": {}, "
       "\"state_bytes\": {}, \"scratch_bytes\": {}, "
       "\"output_bytes\": {}, \"kernels\": {{{}}}, \"host_calls\": [{}], \"passes\": [{}], "
-      "\"steps\": [{}]}}",
+      "\"steps\": [{}], {}}}",
       json_string(p.name), engine_->config().threads, compile_ms_, p.arena_bytes, p.state_bytes,
       engine_->scratch_bytes(), ports, fmt::join(kernel_rows, ", "), fmt::join(hosts, ", "),
-      fmt::join(passes, ", "), fmt::join(steps, ", "));
+      fmt::join(passes, ", "), fmt::join(steps, ", "), places_json(p));
 }
 
 std::vector<std::string> native_ops() {

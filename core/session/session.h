@@ -8,6 +8,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "plan/partition.h"
 #include "runtime/engine.h"
 
 namespace tessera {
@@ -17,6 +18,7 @@ struct CompileOptions {
   bool mean_reduction = true;
   bool running_mean = false;
   RunConfig run;
+  PartitionOptions placement;
   std::vector<std::string> anchors;  // tensors that become outputs, behind those of the graph
 };
 

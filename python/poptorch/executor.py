@@ -298,6 +298,10 @@ class PoplarExecutor(Inspection):
                 "grouped": [(name, *group) for name, group in groups.items()],
                 "anchors": [a.name for a in anchors if not a.is_state],
                 "running_mean": strategy == MeanReductionStrategy.Running,
+                **self._options._execution_strategy.core_options(),
+                # PopART's enumeration has 0 for "no recomputation".
+                "recompute": self._options._Popart.options.get("autoRecomputation") != 0,
+                "trace": os.environ.get("TESSERA_TRACE", ""),
                 "threads": _thread_count(),
                 "seed": self._options.random_seed if self._options.exists("random_seed") else 0,
                 "training": self._training,

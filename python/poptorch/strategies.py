@@ -147,6 +147,13 @@ class _IExecutionStrategy:
         """What the strategy adds to ``Options.toDict()``."""
         raise NotImplementedError
 
+    #: The core's name of the strategy.
+    _core = "one"
+
+    def core_options(self) -> dict[str, Any]:
+        """What the core is told of the strategy."""
+        return {"strategy": self._core}
+
     def __repr__(self) -> str:
         # Complete, because it is part of the key of compiled programs.
         if self._auto_stage is not None:
@@ -172,6 +179,7 @@ class PipelinedExecution(_IExecutionStrategy):
     """
 
     _mode = 0
+    _core = "pipelined"
 
     def __init__(self, *args: Any) -> None:
         if len(args) == 1 and isinstance(args[0], AutoStage):
@@ -196,12 +204,17 @@ class ShardedExecution(PipelinedExecution):
     """IPUs run one after the other, without pipelining."""
 
     _mode = 1
+    _core = "sharded"
 
 
 class _IPhasedExecution(_IExecutionStrategy):
     """Phases run one after the other; tensors may leave the chip between them."""
 
     _serial = True
+    _core = "phased"
+
+    def core_options(self) -> dict[str, Any]:
+        return {**super().core_options(), "separate_backward": self._separate_backward_phase}
 
     def __init__(self, *phases: Any) -> None:
         assert phases, "There is currently no AutoStage for PhasedExecution"

@@ -216,8 +216,8 @@ loc !0 "user.py" 7 "model" fwd 0 0 -1
   REQUIRE(e.host_calls().size() == 1);
   const StepDesc& d = e.host_calls()[0].desc;
   CHECK(d.where == "user.py:7 (model)");
-  auto* in = reinterpret_cast<float*>(e.address(d.inputs[0]));
-  auto* out = reinterpret_cast<float*>(e.address(d.outputs[0]));
+  auto* in = reinterpret_cast<float*>(e.address(e.host_calls()[0], d.inputs[0]));
+  auto* out = reinterpret_cast<float*>(e.address(e.host_calls()[0], d.outputs[0]));
   e.set_host_call(0, [=] {
     for (int i = 0; i < 4; ++i) out[i] = in[i] * in[i];
   });

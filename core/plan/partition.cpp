@@ -1,0 +1,375 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every node gets the position of a task in the order of execution: pipeline stages forward, then
+// backward from the last to the first; otherwise stretches of nodes on one IPU. A node never stands
+// before what it reads, so the order is right whatever the annotations say. Requires the optimizer
+// to be in the graph and runs before the passes, which see one task at a time.
+#include "plan/partition.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <tuple>
+
+#include "ops/op.h"
+
+namespace tessera {
+namespace {
+
+constexpr int kFree = -1;  // a node of no position: made where it is needed
+
+const char* const kRngState = "rng";
+const char* const kCountState = "accum:#";
+
+class Partitioner {
+ public:
+  Partitioner(const Graph& g, const PartitionOptions& options)
+      : g_(g), options_(options), made_by_(producers(g)), source_of_(g.values.size(), -1) {
+    for (size_t i = 0; i < g.sources.size(); ++i)
+      source_of_[g.sources[i].value] = static_cast<int>(i);
+    for (const StateUpdate& u : g.updates)
+      if (!per_micro_batch(u.state)) updated_.insert(u.state);
+  }
+
+  Partition run() {
+    if (!has_several_places()) return {};
+    assign_positions();
+    compress_positions();
+    place_updates();
+    find_sent();
+    for (size_t t = 0; t < tasks_.size(); ++t) fill(static_cast<int>(t));
+    add_outputs();
+    add_channel_outputs();
+    add_waits();
+    Partition out;
+    for (Task& t : tasks_) {
+      t.graph->nodes = std::move(t.builder->out);
+      out.tasks.push_back({std::move(t.desc), std::move(t.graph)});
+    }
+    out.channels = std::move(channels_);
+    return out;
+  }
+
+ private:
+  struct Task {
+    TaskDesc desc;
+    std::unique_ptr<Graph> graph;
+    std::unique_ptr<Builder> builder;
+    std::vector<ValueId> now;  // by value of the whole graph
+  };
+
+  // Each micro-batch in flight has its own; the engine sets them.
+  bool per_micro_batch(ValueId v) const {
+    const int s = source_of_[v];
+    return s >= 0 && (g_.sources[s].name == kRngState || g_.sources[s].name == kCountState);
+  }
+
+  const Location* location(const Node& n) const {
+    return n.loc < 0 ? nullptr : &g_.locations[n.loc];
+  }
+
+  bool has_several_places() {
+    std::set<std::tuple<int, int, int>> places;
+    for (const Node& n : g_.nodes)
+      if (const Location* l = location(n)) {
+        places.emplace(l->ipu, l->stage, l->phase);
+        stages_.emplace(l->stage, 0);
+      }
+    int next = 0;
+    for (auto& [stage, index] : stages_) index = next++;
+    if (options_.strategy == Strategy::kPipelined) return stages_.size() > 1;
+    return options_.strategy != Strategy::kOne && places.size() > 1;
+  }
+
+  int stage_count() const { return static_cast<int>(stages_.size()); }
+
+  void assign_positions() {
+    position_.assign(g_.nodes.size(), 0);
+    std::tuple<bool, int, int> stretch;
+    int current = -1;
+    for (size_t i = 0; i < g_.nodes.size(); ++i) {
+      const Node& n = g_.nodes[i];
+      int after = -1;  // everything it reads
+      for (ValueId v : n.operands)
+        if (made_by_[v] >= 0) after = std::max(after, position_[made_by_[v]]);
+      const Location* l = location(n);
+      if (after < 0 && n.op != Op::HostCall && (is_view(n.op) || n.operands.empty() || !l)) {
+        position_[i] = kFree;
+        continue;
+      }
+      int base = 0;
+      if (l && options_.strategy == Strategy::kPipelined) {
+        const int s = stages_.at(l->stage);
+        base = l->backward ? 2 * stage_count() - 1 - s : s;
+      } else if (l) {
+        const bool backward = l->backward && options_.separate_backward;
+        const bool phased = options_.strategy == Strategy::kPhased;
+        std::tuple<bool, int, int> here{backward, phased ? l->phase : 0, l->ipu};
+        if (current < 0 || here != stretch) ++current, stretch = here;
+        base = current;
+      }
+      position_[i] = std::max({after, base, 0});
+    }
+  }
+
+  // Positions without nodes are left out.
+  void compress_positions() {
+    std::map<int, int> index;
+    for (int p : position_)
+      if (p != kFree) index.emplace(p, 0);
+    int next = 0;
+    for (auto& [p, i] : index) i = next++;
+    for (int& p : position_)
+      if (p != kFree) p = index.at(p);
+    tasks_.resize(index.size());
+    for (auto& [p, i] : index) tasks_[i].desc.backward = is_backward(p);
+    std::vector<bool> named(index.size(), false);
+    for (size_t i = 0; i < g_.nodes.size(); ++i) {
+      const Location* l = location(g_.nodes[i]);
+      if (position_[i] == kFree || !l || named[position_[i]]) continue;
+      named[position_[i]] = true;
+      TaskDesc& d = tasks_[position_[i]].desc;
+      d.ipu = l->ipu;
+      d.stage = stages_.at(l->stage);
+      d.phase = l->phase;
+      if (options_.strategy != Strategy::kPipelined) d.backward = l->backward;
+    }
+    for (size_t t = 0; t < tasks_.size(); ++t) {
+      Task& task = tasks_[t];
+      TaskDesc& d = task.desc;
+      const char* way = d.backward ? "bwd" : "fwd";
+      d.name = options_.strategy == Strategy::kPipelined ? fmt::format("stage{}.{}", d.stage, way)
+               : options_.strategy == Strategy::kPhased
+                   ? fmt::format("phase{}.{}.{}", d.phase, way, t)
+                   : fmt::format("shard{}.{}", t, way);
+      task.graph = std::make_unique<Graph>();
+      task.graph->name = fmt::format("{}.{}.ipu{}", g_.name, d.name, d.ipu);
+      task.graph->locations = g_.locations;
+      task.builder = std::make_unique<Builder>(*task.graph);
+      task.now.assign(g_.values.size(), kNoValue);
+    }
+  }
+
+  bool is_backward(int position) const {
+    return options_.strategy == Strategy::kPipelined && position >= stage_count();
+  }
+
+  // States with a new value that a node reads, also through free nodes.
+  std::set<ValueId> states_read(const Node& n) {
+    std::set<ValueId> out;
+    for (ValueId v : n.operands) {
+      if (updated_.count(v)) out.insert(v);
+      if (made_by_[v] >= 0 && position_[made_by_[v]] == kFree) {
+        const std::set<ValueId>& more = behind_[made_by_[v]];
+        out.insert(more.begin(), more.end());
+      }
+    }
+    return out;
+  }
+
+  // A state is written when everything that reads its old value is done.
+  void place_updates() {
+    repeatable_.assign(g_.nodes.size(), true);
+    for (size_t i = 0; i < g_.nodes.size(); ++i) {
+      std::set<ValueId> read = states_read(g_.nodes[i]);
+      repeatable_[i] = read.empty() && g_.nodes[i].op != Op::HostCall;
+      if (position_[i] == kFree) {
+        behind_[static_cast<int>(i)] = std::move(read);
+        continue;
+      }
+      for (ValueId s : read) readers_[s].insert(position_[i]);
+    }
+    for (const StateUpdate& u : g_.updates) {
+      if (per_micro_batch(u.state)) continue;
+      const int node = made_by_[u.value];
+      int at = node < 0 ? 0 : std::max(position_[node], 0);
+      if (!readers_[u.state].empty()) at = std::max(at, *readers_[u.state].rbegin());
+      update_at_[u.state] = at;
+    }
+  }
+
+  // Values that a later stage of forward reads: they are kept rather than made again.
+  void find_sent() {
+    sent_.assign(g_.values.size(), false);
+    for (size_t i = 0; i < g_.nodes.size(); ++i) {
+      if (position_[i] == kFree || tasks_[position_[i]].desc.backward) continue;
+      for (ValueId v : g_.nodes[i].operands) {
+        const int j = made_by_[v];
+        if (j >= 0 && position_[j] != kFree && position_[j] != position_[i]) sent_[v] = true;
+      }
+    }
+  }
+
+  bool made_again(int task, int node) const {
+    const TaskDesc& here = tasks_[task].desc;
+    const TaskDesc& there = tasks_[position_[node]].desc;
+    if (!options_.recompute || options_.strategy != Strategy::kPipelined || !here.backward)
+      return false;
+    // Backward of the last stage follows its forward at once.
+    if (there.backward || there.stage != here.stage || here.stage == stage_count() - 1)
+      return false;
+    if (!repeatable_[node]) return false;
+    const std::vector<ValueId>& results = g_.nodes[node].results;
+    return std::none_of(results.begin(), results.end(), [&](ValueId v) { return sent_[v]; });
+  }
+
+  // A view is made where it is needed, if what it looks at is no larger to send.
+  bool looked_at_again(int node) const {
+    const Node& n = g_.nodes[node];
+    return is_view(n.op) && g_.type(n.operands[0]).bytes() <= g_.type(n.results[0]).bytes();
+  }
+
+  void fill(int t) {
+    for (size_t i = 0; i < g_.nodes.size(); ++i)
+      if (position_[i] == t) add_node(t, static_cast<int>(i));
+    for (const StateUpdate& u : g_.updates) {
+      auto it = update_at_.find(u.state);
+      if (it == update_at_.end() || it->second != t) continue;
+      const ValueId state = value(t, u.state), next = value(t, u.value);
+      tasks_[t].graph->updates.push_back({state, next});
+    }
+  }
+
+  void add_node(int t, int index) {
+    Node n = g_.nodes[index];
+    for (ValueId& v : n.operands) v = value(t, v);
+    for (ValueId& v : n.results) {
+      const ValueId old = v;
+      v = tasks_[t].graph->add_value(g_.type(old), g_.values[old].result_index);
+      tasks_[t].now[old] = v;
+    }
+    tasks_[t].builder->append(std::move(n));
+  }
+
+  // What stands for a value of the whole graph in a task.
+  ValueId value(int t, ValueId v) {
+    ValueId& known = tasks_[t].now[v];
+    if (known != kNoValue) return known;
+    const int node = made_by_[v];
+    if (node < 0) return known = add_source(t, v);
+    if (position_[node] == kFree || looked_at_again(node) || made_again(t, node)) {
+      add_node(t, node);
+      return tasks_[t].now[v];
+    }
+    invariant(position_[node] < t, "a task reads what a later one makes");
+    const int channel = channel_of(v, position_[node], tasks_[t].desc.ipu);
+    std::vector<int>& readers = channels_[channel].readers;
+    if (readers.empty() || readers.back() != t) readers.push_back(t);
+    return known = add_port(t, v, {PortKind::kChannel, channel}, fmt::format("from{}", channel));
+  }
+
+  ValueId add_source(int t, ValueId v) {
+    const Source& s = g_.sources[source_of_[v]];
+    if (s.kind == SourceKind::kInput) {
+      int index = 0;
+      for (const Source& other : g_.sources) {
+        if (other.value == v) break;
+        index += other.kind == SourceKind::kInput;
+      }
+      return add_port(t, v, {PortKind::kInput, index}, s.name);
+    }
+    if (s.name == kRngState) return add_port(t, v, {PortKind::kRng, 0}, s.name);
+    if (s.name == kCountState) return add_port(t, v, {PortKind::kCount, 0}, s.name);
+    return tasks_[t].graph->add_source(s.kind, s.name, g_.type(v));
+  }
+
+  ValueId add_port(int t, ValueId v, TaskPort port, const std::string& name) {
+    tasks_[t].desc.inputs.push_back(port);
+    return tasks_[t].graph->add_source(SourceKind::kInput, name, g_.type(v));
+  }
+
+  int channel_of(ValueId v, int from, int ipu) {
+    auto [it, added] =
+        channel_index_.emplace(std::pair{v, ipu}, static_cast<int>(channels_.size()));
+    if (added) {
+      ChannelDesc c;
+      c.from = from;
+      c.ipu = ipu;
+      c.dtype = g_.type(v).dtype;
+      c.shape = g_.type(v).shape;
+      channels_.push_back(std::move(c));
+    }
+    return it->second;
+  }
+
+  void add_outputs() {
+    for (size_t i = 0; i < g_.outputs.size(); ++i) {
+      const ValueId v = g_.outputs[i];
+      const int node = made_by_[v];
+      const int t = node < 0 ? 0 : std::max(position_[node], 0);
+      const ValueId here = value(t, v);
+      tasks_[t].graph->outputs.push_back(here);
+      tasks_[t].desc.outputs.push_back({PortKind::kOutput, static_cast<int>(i)});
+    }
+  }
+
+  // A value that leaves its task lies in a channel of its own IPU, and is copied to those of
+  // others.
+  void add_channel_outputs() {
+    std::map<ValueId, std::vector<int>> leaving;
+    for (auto& [key, channel] : channel_index_) leaving[key.first].push_back(channel);
+    for (auto& [v, channels] : leaving) {
+      Task& from = tasks_[position_[made_by_[v]]];
+      const int home = channel_of(v, position_[made_by_[v]], from.desc.ipu);
+      from.graph->outputs.push_back(from.now[v]);
+      from.desc.outputs.push_back({PortKind::kChannel, home});
+      for (int c : channels)
+        if (c != home) from.desc.copies.push_back({home, c});
+    }
+    for (ChannelDesc& c : channels_) c.slots = slots_of(c);
+  }
+
+  // Micro-batches that may be between the start of the task that writes and the end of the last
+  // that reads. Stage s of S starts no more than S - s micro-batches before it takes the first one
+  // back; gradients and results on their way to the next stage are buffered twice.
+  int64_t slots_of(const ChannelDesc& c) const {
+    if (options_.strategy != Strategy::kPipelined || c.readers.empty()) return 1;
+    const TaskDesc& from = tasks_[c.from].desc;
+    const int last = c.readers.back();
+    if (!from.backward && tasks_[last].desc.backward) return stage_count() - from.stage;
+    return last - c.from + 1;
+  }
+
+  void add_waits() {
+    for (size_t t = 0; t < tasks_.size(); ++t) {
+      std::map<int, int64_t> behind;
+      auto wait = [&](int task, int64_t n) {
+        auto [it, added] = behind.emplace(task, n);
+        if (!added) it->second = std::min(it->second, n);
+      };
+      TaskDesc& d = tasks_[t].desc;
+      for (const TaskPort& p : d.inputs)
+        if (p.kind == PortKind::kChannel) wait(channels_[p.index].from, 0);
+      for (const ChannelDesc& c : channels_)
+        if (c.from == static_cast<int>(t))
+          for (int r : c.readers) wait(r, c.slots);
+      // A state is read after it was written for the micro-batch before.
+      for (auto& [state, at] : update_at_)
+        if (at != static_cast<int>(t) && readers_[state].count(static_cast<int>(t))) wait(at, 1);
+      for (auto [task, n] : behind) d.waits.push_back({task, n});
+    }
+  }
+
+  const Graph& g_;
+  const PartitionOptions& options_;
+  std::vector<int32_t> made_by_;
+  std::vector<int> source_of_;
+  std::map<int, int> stages_;  // number in the annotations -> place among those there are
+  std::vector<int> position_;
+  std::vector<bool> repeatable_;
+  std::vector<bool> sent_;
+  std::set<ValueId> updated_;
+  std::map<int, std::set<ValueId>> behind_;   // free node -> updated states it reads
+  std::map<ValueId, std::set<int>> readers_;  // updated state -> positions
+  std::map<ValueId, int> update_at_;
+  std::vector<Task> tasks_;
+  std::vector<ChannelDesc> channels_;
+  std::map<std::pair<ValueId, int>, int> channel_index_;  // (value, ipu)
+};
+
+}  // namespace
+
+Partition partition(const Graph& g, const PartitionOptions& options) {
+  return Partitioner(g, options).run();
+}
+
+}  // namespace tessera

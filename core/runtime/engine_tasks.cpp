@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0
+// Programs on several IPUs: memory per IPU, tasks of a pipeline side by side, shards and phases one
+// after the other.
+#include <omp.h>
+
+#include <algorithm>
+#include <cstring>
+#include <fstream>
+
+#include "base/error.h"
+#include "runtime/denormals.h"
+#include "runtime/engine.h"
+
+namespace tessera {
+namespace {
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+// Libraries fix the number of their threads when a kernel is made.
+class OneThreadPerKernel {
+ public:
+  explicit OneThreadPerKernel(bool on) : before_(on ? omp_get_max_threads() : 0) {
+    if (on) omp_set_num_threads(1);
+  }
+  ~OneThreadPerKernel() {
+    if (before_ > 0) omp_set_num_threads(before_);
+  }
+
+ private:
+  int before_;
+};
+
+}  // namespace
+
+void Engine::load_tasks() {
+  for (const IpuDesc& ipu : program_.ipus) {
+    Memory m;
+    m.arena = Arena(std::max<int64_t>(ipu.arena_bytes, 64));
+    m.channels = Arena(std::max<int64_t>(ipu.channel_bytes, 64));
+    ipus_.push_back(std::move(m));
+  }
+  OneThreadPerKernel one(program_.pipelined);
+  for (const TaskDesc& desc : program_.tasks) {
+    loading_arena_ = ipus_[desc.ipu].arena.data();
+    Task task;
+    task.loaded = load(desc.section);
+    task.bases.assign(kFirstInputRegion + desc.inputs.size() + desc.outputs.size(), nullptr);
+    task.bases[kArenaRegion] = loading_arena_;
+    task.bases[kStateRegion] = state_.data();
+    task.own = Arena(2 * kOwnBytes);
+    if (task.bases.size() > bases_.size()) bases_.resize(task.bases.size());
+    tasks_.push_back(std::move(task));
+  }
+  loading_arena_ = arena_.data();
+  if (program_.pipelined) schedule_ = std::make_unique<TaskSchedule>(program_.tasks);
+  traces_.resize(static_cast<size_t>(config_.threads));
+}
+
+std::byte* Engine::channel_slot(int channel, int64_t micro) const {
+  const ChannelDesc& c = program_.channels[channel];
+  return ipus_[c.ipu].channels.data() + c.offset + micro % c.slots * c.slot_bytes();
+}
+
+// Sets the bases of a task for one micro-batch.
+void Engine::bind_task(int index, const Micro& m) {
+  const TaskDesc& desc = program_.tasks[index];
+  Task& task = tasks_[index];
+  std::byte** base = task.bases.data() + kFirstInputRegion;
+  for (const TaskPort& p : desc.inputs) {
+    switch (p.kind) {
+      case PortKind::kInput:
+        *base++ = input_at(p.index, m.step, m.replica);
+        break;
+      case PortKind::kChannel:
+        *base++ = channel_slot(p.index, m.order);
+        break;
+      case PortKind::kRng: {
+        std::memcpy(task.own.data(), state_.data() + rng_offset_, 2 * sizeof(int64_t));
+        reinterpret_cast<int64_t*>(task.own.data())[1] += m.random;
+        *base++ = task.own.data();
+        break;
+      }
+      default: {  // kCount
+        const float before = static_cast<float>(m.order_in_update);
+        std::memcpy(task.own.data() + kOwnBytes, &before, sizeof before);
+        *base++ = task.own.data() + kOwnBytes;
+      }
+    }
+  }
+  for (const TaskPort& p : desc.outputs)
+    *base++ = p.kind == PortKind::kChannel
+                  ? channel_slot(p.index, m.order)
+                  : output_at(static_cast<size_t>(p.index), m.step, m.replica);
+}
+
+// What is left to do when the steps of a task are done.
+void Engine::finish_task(int index, const Micro& m) {
+  const TaskDesc& desc = program_.tasks[index];
+  for (const CopyDesc& c : desc.copies) {
+    const ChannelDesc& from = program_.channels[c.from];
+    std::memcpy(channel_slot(c.to, m.order), channel_slot(c.from, m.order),
+                static_cast<size_t>(product(from.shape) * size_of(from.dtype)));
+  }
+  std::byte* const* base = tasks_[index].bases.data() + kFirstInputRegion + desc.inputs.size();
+  for (size_t i = 0; i < desc.outputs.size(); ++i)
+    if (desc.outputs[i].kind == PortKind::kOutput)
+      add_to_sum(static_cast<size_t>(desc.outputs[i].index), m.step, m.replica, base[i]);
+}
+
+// All steps of a section on this thread.
+void Engine::run_alone(const Loaded& loaded, std::byte* const* bases, int thread) {
+  FlushDenormals flush;
+  RunCtx ctx;
+  ctx.bases = bases;
+  ctx.scratch = scratch_.data() + thread * scratch_per_thread_;
+  ctx.errors = &errors_;
+  for (const Step& s : loaded.steps) {
+    if (s.check_before && (stop_.load(std::memory_order_relaxed) || errors_.any())) return;
+    ctx.where = s.where;
+    if (!profiling_) {
+      s.kernel->run(ctx);
+      continue;
+    }
+    const auto start = std::chrono::steady_clock::now();
+    s.kernel->run(ctx);
+    const double us = 1e6 * seconds_since(start);
+    if (s.best_us < 0 || us < s.best_us) s.best_us = us;
+  }
+}
+
+void Engine::run_tasks(const std::function<bool()>& poll) {
+  times_.resize(static_cast<size_t>(config_.steps() * config_.replicas));
+  const int64_t batch = update_.steps.empty() ? config_.steps() : config_.gradient_accumulation;
+  for (int64_t first = 0; first < config_.steps(); first += batch) {
+    if (!program_.pipelined) {
+      run_one_by_one(first, batch, poll);
+    } else if (replicas_.any()) {
+      for (int64_t r = 0; r < config_.replicas; ++r) {
+        replicas_.enter(r);
+        run_pipeline(first, batch, r, 1, poll);
+        replicas_.leave(r);
+      }
+    } else {
+      run_pipeline(first, batch, 0, config_.replicas, poll);
+    }
+    if (rng_offset_ >= 0)
+      reinterpret_cast<int64_t*>(state_.data() + rng_offset_)[1] += batch * config_.replicas;
+    if (update_.steps.empty()) continue;
+    const double start = seconds_since(loaded_);
+    bases_[kArenaRegion] = arena_.data();
+    replicas_.update([&] { run_section(update_, poll); });
+    if (!config_.trace.empty()) traces_[0].push_back({-1, first, 0, start, seconds_since(loaded_)});
+  }
+  if (!config_.trace.empty()) write_trace();
+}
+
+// `lanes` replicas from `replica` on, which take turns in the pipeline.
+void Engine::run_pipeline(int64_t first, int64_t batch, int64_t replica, int64_t lanes,
+                          const std::function<bool()>& poll) {
+  auto micro = [&](int64_t k) {
+    Micro m;
+    m.step = first + k / lanes;
+    m.replica = replica + k % lanes;
+    m.order = k;
+    m.order_in_update = replica * batch + k;
+    m.random = (m.step - first) * config_.replicas + m.replica;
+    return m;
+  };
+  auto run = [&](int task, int64_t k, int thread) {
+    const Micro m = micro(k);
+    MicroTimes& times = times_[m.step * config_.replicas + m.replica];
+    const double start = seconds_since(loaded_);
+    if (task == 0) times.input = times.input_complete = start;
+    bind_task(task, m);
+    run_alone(tasks_[task].loaded, tasks_[task].bases.data(), thread);
+    if (errors_.any()) return;
+    finish_task(task, m);
+    const double end = seconds_since(loaded_);
+    if (task + 1 == static_cast<int>(tasks_.size())) times.output = times.output_complete = end;
+    if (!config_.trace.empty()) traces_[thread].push_back({task, m.step, m.replica, start, end});
+  };
+  auto stop = [&](int thread) {
+    if (thread == 0 && poll && poll()) stop_.store(true);
+    return stop_.load(std::memory_order_relaxed) || errors_.any();
+  };
+  schedule_->run(batch * lanes, team_, run, stop);
+  if (stop_.load(std::memory_order_relaxed))
+    throw Interrupted("the run was interrupted; weights may be from the middle of a step");
+  check_errors();
+}
+
+// Every task by the whole team.
+void Engine::run_one_by_one(int64_t first, int64_t batch, const std::function<bool()>& poll) {
+  for (int64_t step = first; step < first + batch; ++step)
+    for (int64_t r = 0; r < config_.replicas; ++r) {
+      const int64_t k = (step - first) * config_.replicas + r;
+      const Micro m{step, r, 0, k, k};
+      MicroTimes& times = times_[step * config_.replicas + r];
+      times.input = times.input_complete = seconds_since(loaded_);
+      replicas_.enter(r);
+      for (size_t t = 0; t < tasks_.size(); ++t) {
+        const double start = seconds_since(loaded_);
+        bind_task(static_cast<int>(t), m);
+        std::copy(tasks_[t].bases.begin(), tasks_[t].bases.end(), bases_.begin());
+        run_section(tasks_[t].loaded, poll);
+        finish_task(static_cast<int>(t), m);
+        if (!config_.trace.empty())
+          traces_[0].push_back({static_cast<int>(t), step, r, start, seconds_since(loaded_)});
+      }
+      replicas_.leave(r);
+      times.output = times.output_complete = seconds_since(loaded_);
+    }
+}
+
+// As the trace viewers of Chrome and Perfetto read it: a process per replica, a row per IPU.
+void Engine::write_trace() {
+  std::ofstream out(config_.trace);
+  user_check(out.good(), "[trace] cannot write {}", config_.trace);
+  out << "{\"traceEvents\": [\n";
+  const int ipus = static_cast<int>(ipus_.size());
+  for (int64_t r = 0; r < config_.replicas; ++r)
+    for (int i = 0; i < ipus; ++i)
+      out << fmt::format(
+          "{{\"ph\": \"M\", \"name\": \"thread_name\", \"pid\": {}, \"tid\": {}, \"args\": "
+          "{{\"name\": \"IPU {}\"}}}},\n",
+          r, i, r * ipus + i);
+  const char* comma = "";
+  for (size_t thread = 0; thread < traces_.size(); ++thread) {
+    for (const TraceEvent& e : traces_[thread]) {
+      const bool update = e.task < 0;
+      const TaskDesc* t = update ? nullptr : &program_.tasks[e.task];
+      out << comma
+          << fmt::format(
+                 "{{\"ph\": \"X\", \"name\": \"{}\", \"cat\": \"{}\", \"pid\": {}, \"tid\": {}, "
+                 "\"ts\": {:.3f}, \"dur\": {:.3f}, \"args\": {{\"micro_batch\": {}, \"thread\": "
+                 "{}}}}}",
+                 update ? "update" : t->name,
+                 update        ? "update"
+                 : t->backward ? "bwd"
+                               : "fwd",
+                 e.replica, update ? 0 : t->ipu, 1e6 * e.start, 1e6 * (e.end - e.start), e.step,
+                 thread);
+      comma = ",\n";
+    }
+    traces_[thread].clear();
+  }
+  out << "\n]}\n";
+}
+
+}  // namespace tessera

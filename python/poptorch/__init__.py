@@ -3,6 +3,7 @@
 
 # First, so that torch's OpenMP runtime is the one that the core finds loaded.
 import torch  # noqa: F401, I001
+from lightning_ipu._hook import autoload
 
 from poptorch._version import __version__
 from poptorch._logging import logger, setLogLevel
@@ -80,4 +81,6 @@ __all__ = [
 ]
 
 install()
-del install, pending_function
+# Lightning's IPUs, where torch's own way of loading them is switched off.
+autoload()
+del autoload, install, pending_function

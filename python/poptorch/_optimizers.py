@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from poptorch import _torch_state
 from poptorch._errors import Error
 from poptorch._logging import logger
 from poptorch._optimizer_table import Settings, initial_states
@@ -211,6 +212,14 @@ class DeviceOptimizer:
         scale = (state["ipu_param"] or {}).get("lossScaling_FLOAT")
         if self._current.automatic_loss_scaling and scale is not None:
             write_state(self._program, LOSS_SCALE, *self._states[LOSS_SCALE], scale)
+
+    def read_torch(self, optimizer: Any) -> None:
+        """Set the state of an optimizer of torch's."""
+        _torch_state.read(self._program, optimizer, self._groups)
+
+    def write_torch(self, optimizer: Any) -> None:
+        """Send the state of an optimizer of torch's."""
+        _torch_state.write(self._program, optimizer, self._groups)
 
 
 class AttributeWatch:

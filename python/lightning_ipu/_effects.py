@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a step does to the host: ``self.log``, torchmetrics objects, lists and attributes of the
+module. Recorded while the step is captured, done with real values after every run."""
+
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from lightning_ipu._results import Results
+from lightning_ipu._tree import Slot, filled, mapped, taken
+
+_FROZEN = ("current_epoch", "global_step")
+# Attributes of every module, which are not the user's.
+_OWN = frozenset(torch.nn.Module().__dict__) | {"_trainer", "_fabric", "_log_hyperparams"}
+
+
+class MetricValue:
+    """Stands for the value of a metric while a step is captured: it can be logged, and no more."""
+
+    def __init__(self, event: int) -> None:
+        self.event = event
+
+
+Effect = Callable[[Results, dict[int, Any]], None]
+
+
+class Recorder:
+    """Collects the effects of one step and the tensors they need."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        self.tensors: list[torch.Tensor] = []
+        self.effects: list[Effect] = []
+        self._module = module
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """While inside, the module's effects are recorded instead of done."""
+        module, cls = self._module, type(self._module)
+        before = _containers(module)
+        metrics = _metrics(module)
+        for metric in metrics:
+            for name in ("forward", "update"):
+                metric.__dict__[name] = self._metric_call(metric, name)
+        module.__class__ = type(cls.__name__, (cls,), {**self._overrides(cls)})
+        try:
+            yield
+        finally:
+            module.__class__ = cls
+            for metric in metrics:
+                del metric.__dict__["forward"], metric.__dict__["update"]
+            self._take_changes(before)
+
+    def _overrides(self, cls: type) -> dict[str, Any]:
+        recorder = self
+
+        def log(self: Any, name: str, value: Any, *args: Any, **kwargs: Any) -> None:
+            recorder._log(name, value, args, kwargs)
+
+        def frozen(name: str) -> property:
+            def read(self: Any) -> Any:
+                value = getattr(super(type(self), self), name)
+                warn_of_user(
+                    f"`self.{name}` is read in a step, which is compiled once: the program keeps "
+                    f"its value {value}. Pass what changes in the batch."
+                )
+                return value
+
+            return property(read)
+
+        return {
+            "__module__": cls.__module__,
+            "__qualname__": cls.__qualname__,
+            "log": log,
+            **{name: frozen(name) for name in _FROZEN},
+        }
+
+    # Recording -----------------------------------------------------------------------------------
+
+    def _keep(self, value: Any) -> Any:
+        return taken(value, self.tensors)
+
+    def _log(self, name: str, value: Any, args: Any, kwargs: dict[str, Any]) -> None:
+        # Not copied: a metric is a module, which is no structure.
+        kept = self._keep(value) if isinstance(value, (torch.Tensor, dict)) else value
+        names = ("prog_bar", "logger", "on_step", "on_epoch", "reduce_fx")
+        named = {**dict(zip(names, args, strict=False)), **kwargs}
+        reduce_fx = named.get("reduce_fx", "mean")
+        module = self._module
+
+        def replay(results: Results, values: dict[int, Any]) -> None:
+            real = kept
+            if isinstance(kept, Slot):
+                real = results.reduced(kept.index, reduce_fx)
+            elif isinstance(kept, MetricValue):
+                real = values[kept.event]
+            elif isinstance(kept, dict):
+                real = mapped(
+                    kept,
+                    lambda v: results.reduced(v.index, reduce_fx) if isinstance(v, Slot) else v,
+                )
+            if named.get("batch_size") is not None:
+                module.log(
+                    name, real, **{**named, "batch_size": named["batch_size"] * results.count}
+                )
+            else:
+                module.log(name, real, **named)
+
+        self.effects.append(replay)
+
+    def _metric_call(self, metric: Any, method: str) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> MetricValue:
+            event = len(self.effects)
+            start = len(self.tensors)
+            kept = self._keep((args, kwargs))
+            scalars = any(t.dim() == 0 for t in self.tensors[start:])
+
+            def replay(results: Results, values: dict[int, Any]) -> None:
+                function = getattr(metric, method)
+                if scalars:
+                    returned = [
+                        function(*a, **k)
+                        for a, k in (filled(kept, part) for part in results.micro_batches())
+                    ]
+                    if method == "forward":
+                        values[event] = torch.stack([torch.as_tensor(r) for r in returned]).mean()
+                else:
+                    a, k = filled(kept, results.tensors)
+                    values[event] = function(*a, **k)
+
+            self.effects.append(replay)
+            return MetricValue(event)
+
+        return call
+
+    # Lists and attributes ------------------------------------------------------------------------
+
+    def _take_changes(self, before: dict[int, tuple[Any, Any]]) -> None:
+        """Replace tensors that the capture left in lists and attributes by recorded effects."""
+        module = self._module
+        for container, _ in _containers(module).values():
+            old = before.get(id(container), (None, None))[1]
+            if isinstance(container, list):
+                self._take_appended(container, len(old) if old is not None else 0)
+                continue
+            for key, value in list(container.items()):
+                if old is not None and key in old and old[key] is value:
+                    continue
+                if not _has_fakes(value) or isinstance(value, list) and id(value) in before:
+                    continue
+                kept = self._keep(value)
+                if old is not None and key in old:
+                    container[key] = old[key]
+                else:
+                    del container[key]
+                self.effects.append(_setter(container, key, kept))
+
+    def _take_appended(self, items: list[Any], length: int) -> None:
+        added = items[length:]
+        if not any(_has_fakes(item) for item in added):
+            return
+        kept = [self._keep(item) for item in added]
+        del items[length:]
+
+        def replay(results: Results, values: dict[int, Any]) -> None:
+            for part in results.micro_batches():
+                items.extend(filled(item, part) for item in kept)
+
+        self.effects.append(replay)
+
+
+def _setter(container: dict[Any, Any], key: Any, kept: Any) -> Effect:
+    def replay(results: Results, values: dict[int, Any]) -> None:
+        *_, last = results.micro_batches()
+        container[key] = filled(kept, last)
+
+    return replay
+
+
+def _containers(module: Any) -> dict[int, tuple[Any, Any]]:
+    """Lists and dicts that the user's module holds, its own attributes first, each with a copy."""
+    own = {k: v for k, v in module.__dict__.items() if k not in _OWN}
+    found = {id(module.__dict__): (module.__dict__, own)}
+
+    def walk(value: Any) -> None:
+        if id(value) in found or type(value) not in (list, dict):
+            return
+        found[id(value)] = (value, value.copy())
+        for item in value if type(value) is list else value.values():
+            walk(item)
+
+    for value in own.values():
+        walk(value)
+    return found
+
+
+def _has_fakes(value: Any) -> bool:
+    found = False
+
+    def look(leaf: Any) -> None:
+        nonlocal found
+        # What capture makes is a tensor of a class of its own, or has one inside.
+        found = found or (isinstance(leaf, torch.Tensor) and _is_traced(leaf))
+
+    mapped(value, look)
+    return found
+
+
+def _is_traced(tensor: torch.Tensor) -> bool:
+    return type(tensor) not in (torch.Tensor, torch.nn.Parameter) or torch._is_functional_tensor(
+        tensor
+    )
+
+
+def _metrics(module: torch.nn.Module) -> list[Any]:
+    torchmetrics = sys.modules.get("torchmetrics")
+    if torchmetrics is None:
+        return []
+    kinds = (torchmetrics.Metric, torchmetrics.MetricCollection)
+    found: list[Any] = []
+    inside: set[int] = set()
+    for child in module.modules():
+        if isinstance(child, kinds) and id(child) not in inside:
+            found.append(child)
+            inside.update(id(m) for m in child.modules())
+    return found
+
+
+_PACKAGES = ("lightning_ipu", "lightning", "pytorch_lightning", "torch", "poptorch", "warnings")
+
+
+def warn_of_user(text: str) -> None:
+    """Warn at the line of the user's that led here."""
+    frame, level = sys._getframe(1), 2
+    while frame is not None:
+        if frame.f_globals.get("__name__", "").partition(".")[0] not in _PACKAGES:
+            break
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, stacklevel=level)

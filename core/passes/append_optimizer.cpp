@@ -24,6 +24,15 @@ Term prepared(Term gradient, const UpdateGroup& group, std::optional<Term> unsca
   return group.on("maximize") ? -gradient : gradient;
 }
 
+// Each element of the gradients into the limits of its group.
+void clip_values(std::vector<Item>& items) {
+  for (Item& item : items) {
+    if (!item.group->has("max_grad_value")) continue;
+    Term limit = item.group->hyper("max_grad_value");
+    item.gradient = apply(Op::Minimum, apply(Op::Maximum, item.gradient, -limit), limit);
+  }
+}
+
 // Scales all gradients down together where their common norm is above the limit.
 void clip(std::vector<Item>& items) {
   if (items.empty() || !items[0].group->has("max_grad_norm")) return;
@@ -90,6 +99,7 @@ bool append_optimizer(Graph& g, const PassContext&) {
     }
   }
   if (scale != kNoValue) adjust_loss_scale(b, scale, scaled);
+  clip_values(items);
   clip(items);
   for (const Item& item : items) {
     Update update(*item.group, item.param, name_of_param[item.param], item.gradient);

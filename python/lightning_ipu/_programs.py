@@ -121,7 +121,7 @@ class Programs:
         elif self._optimizer is not None and self._state_is_new and self._optimizer.state:
             self._compile_first(step, args)
         structure, results = step.run(args[0], args[1:])
-        self._updates += 1
+        self._updates += executor.options.device_iterations
         if not compiled:
             self._write_report(executor)
         if type(structure) is Slot:
@@ -171,6 +171,8 @@ class Programs:
 
     def _send_state(self) -> None:
         self._trainer._torch_state_to_device()
+        known = next(iter(self._optimizer.state.values()), {})
+        self._updates = int(known.get("step", 0))
         self._state_is_new = False
 
     def fetch_weights(self) -> None:
@@ -183,7 +185,7 @@ class Programs:
         """Bring the optimizer's state to the host."""
         executor = self._trainer
         if executor is not None and executor.isCompiled() and not self._state_is_new:
-            executor._torch_state_to_host()
+            executor._torch_state_to_host(self._updates)
 
     # Reports -------------------------------------------------------------------------------------
 

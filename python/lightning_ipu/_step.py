@@ -52,10 +52,9 @@ class StepModule(torch.nn.Module):
             result = getattr(self.module, shared["method"])(batch, *shared["rest"])
             if shared["is_training"]:
                 result = _with_loss(result)
-        out: list[torch.Tensor] = []
+        # What effects refer to comes first: they were numbered without the result.
+        out = recorder.tensors
         shared["result"] = taken(result, out)
-        shared["own"] = len(out)
-        out += recorder.tensors
         shared["effects"] = recorder.effects
         shared["scalars"] = [t.dim() == 0 for t in out]
         if not out:  # a program has an output

@@ -14,6 +14,8 @@ from poptorch._errors import Error
 from poptorch._logging import logger
 
 HYPER_SLOTS = 16
+# Limits of all gradients: of their common norm, and of each element (which only Lightning sets).
+_LIMITS = ("max_grad_norm", "max_grad_value")
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ class Algorithm:
     @property
     def slots(self) -> tuple[str, ...]:
         """Names of the run-time numbers, in the order of their slots."""
-        return (*self.values, *self.derived, "max_grad_norm")
+        return (*self.values, *self.derived, *_LIMITS)
 
 
 _MOMENTS = ("lr", "beta1", "beta2", "eps", "weight_decay")
@@ -172,6 +174,7 @@ class Settings:
     flags: tuple[dict[str, int], ...]
     loss_scaling: Value
     max_grad_norm: float
+    max_grad_value: float
     automatic_loss_scaling: bool
 
     @property
@@ -190,8 +193,8 @@ class Settings:
         values = {name: value.value for name, value in self.groups[group].items()}
         numbers = torch.zeros(HYPER_SLOTS, dtype=torch.float64)
         for slot, name in enumerate(self.algorithm.slots):
-            if name == "max_grad_norm":
-                numbers[slot] = self.max_grad_norm
+            if name in _LIMITS:
+                numbers[slot] = getattr(self, name)
             elif name.startswith("one_minus_"):
                 numbers[slot] = 1.0 - values[name.removeprefix("one_minus_")]
             elif name.startswith("inverse_"):
@@ -209,17 +212,19 @@ def settings_of(optimizer: Any, automatic_loss_scaling: bool = False) -> Setting
         automatic_loss_scaling: whether the program adjusts the loss scaling.
     """
     row = algorithm_of(optimizer)
-    limit = float(getattr(optimizer, "max_grad_norm", math.inf))
+    limits = {name: float(getattr(optimizer, name, math.inf)) for name in _LIMITS}
     scaling = _loss_scaling(optimizer, automatic_loss_scaling)
-    _check(optimizer, row, limit, scaling)
+    _check(optimizer, row, limits, scaling)
     groups = tuple(_group_values(optimizer, row, group) for group in optimizer.param_groups)
     flags = tuple(
-        _flags(optimizer, row, group, values, limit)
+        _flags(optimizer, row, group, values, limits)
         for group, values in zip(optimizer.param_groups, groups, strict=True)
     )
     if automatic_loss_scaling:
         flags = tuple({**group, "automatic_loss_scaling": 1} for group in flags)
-    return Settings(row, groups, flags, scaling, limit, automatic_loss_scaling)
+    return Settings(
+        row, groups, flags, scaling, **limits, automatic_loss_scaling=automatic_loss_scaling
+    )
 
 
 def needs_running_mean(optimizer: Any) -> bool:
@@ -246,8 +251,8 @@ def _loss_scaling(optimizer: Any, automatic: bool) -> Value:
     return Value(raw, constant and not automatic)
 
 
-def _check(optimizer: Any, row: Algorithm, limit: float, scaling: Value) -> None:
-    if math.isnan(limit):
+def _check(optimizer: Any, row: Algorithm, limits: dict[str, float], scaling: Value) -> None:
+    if any(math.isnan(limit) for limit in limits.values()):
         raise Error("Maximum norm of gradients cannot be NaN", type="poptorch_cpp_error")
     if scaling.value == 0:
         raise Error("Loss scaling cannot be 0", type="popart_exception")
@@ -296,7 +301,7 @@ def _flags(
     row: Algorithm,
     group: dict[str, Any],
     values: dict[str, Value],
-    limit: float,
+    limits: dict[str, float],
 ) -> dict[str, int]:
     """The entries of an `optimize` line: slots of the values that count, and switches."""
     ours = isinstance(optimizer, optim.Optimizer)
@@ -307,8 +312,7 @@ def _flags(
         combined = bool(getattr(optimizer, "use_combined_accum", False))
         if not combined or (scaling.constant and scaling.value == 1):
             off.add("velocity_scaling")
-    if math.isinf(limit):
-        off.add("max_grad_norm")
+    off |= {name for name, limit in limits.items() if math.isinf(limit)}
     off |= {f"one_minus_{name}" for name in off} | {f"inverse_{name}" for name in off}
     flags = {name: slot for slot, name in enumerate(row.slots) if name not in off}
 

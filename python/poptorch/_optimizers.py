@@ -213,9 +213,9 @@ class DeviceOptimizer:
         if self._current.automatic_loss_scaling and scale is not None:
             write_state(self._program, LOSS_SCALE, *self._states[LOSS_SCALE], scale)
 
-    def read_torch(self, optimizer: Any) -> None:
-        """Set the state of an optimizer of torch's."""
-        _torch_state.read(self._program, optimizer, self._groups)
+    def read_torch(self, optimizer: Any, updates: int) -> None:
+        """Set the state of an optimizer of torch's after so many updates."""
+        _torch_state.read(self._program, optimizer, self._groups, updates)
 
     def write_torch(self, optimizer: Any) -> None:
         """Send the state of an optimizer of torch's."""

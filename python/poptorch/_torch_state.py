@@ -31,23 +31,30 @@ def _entries(
                 yield position, key, core
 
 
-def read(program: Any, optimizer: Any, groups: list[list[str]]) -> None:
+def read(program: Any, optimizer: Any, groups: list[list[str]], updates: int) -> None:
     """Set ``optimizer.state`` from a program.
 
     Args:
         program: that has the state.
         optimizer: of torch.
         groups: names of the parameters of each of its groups.
+        updates: number of updates so far, for rules that do not count but whose class does.
     """
     states = {name: (dtype, shape) for name, dtype, shape in program.states}
+    counts = not isinstance(optimizer, torch.optim.SGD)
     for number, (names, group) in enumerate(zip(groups, optimizer.param_groups, strict=True)):
         for position, key, core in _entries(states, names, number):
             parameter = group["params"][position]
             value = read_state(program, core, *states[core])
             if value.dim() == 0:
                 value = value.float()
-            if not (key == _STEP and isinstance(optimizer, torch.optim.SGD)):
+            if key != _STEP or counts:
                 optimizer.state[parameter][key] = value
+                if counts and f"{_STEP}:{number}" not in states:
+                    optimizer.state[parameter][_STEP] = torch.tensor(float(updates))
+                if isinstance(optimizer, torch.optim.ASGD):  # which the core derives
+                    weight = 1 / max(1, updates - group["t0"])
+                    optimizer.state[parameter]["mu"] = torch.tensor(weight)
 
 
 def write(program: Any, optimizer: Any, groups: list[list[str]]) -> None:

@@ -449,12 +449,12 @@ class PoplarExecutor(Inspection):
             self._device_optimizer.send(settings)
             optimizer.host_state_is_dirty = False
 
-    def _torch_state_to_host(self) -> None:
+    def _torch_state_to_host(self, updates: int) -> None:
         """Fetch the state of an optimizer of torch's, in torch's form; of ours, in its own."""
         if self._device_optimizer is None or isinstance(self._optimizer, PoptorchOptimizer):
             self._read_optim_state_dict_if_needed()
         else:
-            self._device_optimizer.read_torch(self._optimizer)
+            self._device_optimizer.read_torch(self._optimizer, updates)
 
     def _torch_state_to_device(self) -> None:
         """Send the state that an optimizer of torch's has on the host."""

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Removes what computes nothing: copies (the IR is pure, so a copy is its operand), views that keep
-// the shape, chains of views, casts to the same type or there and back, multiplications by one, sums over dims of
-// size one.
+// the shape, chains of views, casts to the same type or there and back, multiplications by one,
+// sums over dims of size one.
 #include <algorithm>
 
 #include "passes/pass.h"

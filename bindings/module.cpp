@@ -38,6 +38,9 @@ CompileOptions read_options(const std::string& text) {
   o.training = get("training", false);
   o.mean_reduction = get("reduction", std::string("mean")) == "mean";
   o.running_mean = get("running_mean", false);
+  o.stochastic_rounding = get("stochastic_rounding", false);
+  o.half_partials = get("half_partials", false);
+  o.run.check_floats = get("check_floats", false);
   o.run.device_iterations = get("device_iterations", int64_t{1});
   o.run.gradient_accumulation = get("gradient_accumulation", int64_t{1});
   o.run.replicas = get("replicas", int64_t{1});

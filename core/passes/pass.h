@@ -21,6 +21,8 @@ struct PassContext {
   // Parameters with a value per group of replicas, and how many groups there are: a group sees its
   // share of the micro-batches.
   std::map<std::string, int64_t> groups = {};
+  bool stochastic_rounding = false;
+  bool half_partials = false;  // products of f16 accumulate in f16
 };
 
 using PassFn = bool (*)(Graph&, const PassContext&);
@@ -59,9 +61,11 @@ bool decompose_batch_norm(Graph&, const PassContext&);
 bool fold_constants(Graph&, const PassContext&);
 bool fuse_epilogue(Graph&, const PassContext&);
 bool fuse_pointwise(Graph&, const PassContext&);
+bool half_partials(Graph&, const PassContext&);
 bool materialize_outputs(Graph&, const PassContext&);
 bool materialize_views(Graph&, const PassContext&);
 bool recompute(Graph&, const PassContext&);
+bool round_randomly(Graph&, const PassContext&);
 bool simplify(Graph&, const PassContext&);
 bool sink_views(Graph&, const PassContext&);
 

@@ -17,6 +17,8 @@ const std::vector<PassRow>& pipeline() {
       {"simplify-2", simplify},            // the views that sinking made cancel here
       {"cse", cse},
       {"dce", dce},
+      {"half-partials", half_partials},
+      {"round-randomly", round_randomly},  // after all that changes what is computed and rounded
       {"assign-layouts", assign_layouts},        // after cse: a layout copy is made once
       {"materialize-views", materialize_views},  // the only pass that needs physical strides
       {"cse-2", cse},                            // copies of one value into one order

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "kernels/half.h"
+#include "ops/checked.h"
 #include "ops/run_error.h"
 #include "runtime/denormals.h"
 
@@ -188,6 +189,8 @@ Engine::Loaded Engine::load(const Section& section) {
     out.steps[i].where = d.where;
     try {
       out.steps[i].kernel = make_step(d, host);
+      if (config_.check_floats)
+        out.steps[i].kernel = make_checked(d, std::move(out.steps[i].kernel));
     } catch (const UserError& e) {
       failures[i] = std::make_exception_ptr(UserError(e.what(), d.where));
     } catch (const std::bad_alloc&) {

@@ -107,6 +107,8 @@ Session::Session(const std::string& text, const CompileOptions& options,
                   options.mean_reduction, options.running_mean};
   for (const GroupedParam& p : options.run.grouped)
     ctx.groups[p.name] = options.run.replicas / p.group_size;
+  ctx.stochastic_rounding = options.stochastic_rounding;
+  ctx.half_partials = options.half_partials;
   Dumper dumper;
   dumper.write("import", *graph);
   PassRunner runner;

@@ -17,6 +17,8 @@ struct CompileOptions {
   bool training = false;
   bool mean_reduction = true;
   bool running_mean = false;
+  bool stochastic_rounding = false;
+  bool half_partials = false;
   RunConfig run;
   PartitionOptions placement;
   std::vector<std::string> anchors;  // tensors that become outputs, behind those of the graph

@@ -27,6 +27,7 @@ _SUPPORTED_DTYPES = frozenset(
         torch.int32,
         torch.int64,
         torch.float16,
+        torch.bfloat16,  # PopTorch refuses it
         torch.float32,
         torch.float64,
     }

@@ -151,6 +151,12 @@ def _autocast_enabled(value: Any) -> bool:
     return value
 
 
+def _running_statistics(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f"runningStatisticsAlwaysFloat needs a bool, got {value!r}")
+    return value
+
+
 def _half_float_casting(value: Any) -> HalfFloatCastingBehavior:
     if not isinstance(value, HalfFloatCastingBehavior):
         raise ValueError(f"halfFloatCasting needs a HalfFloatCastingBehavior, got {value!r}")
@@ -492,7 +498,6 @@ OPTIONS: tuple[Option, ...] = (
         argument="enabled",
         check=_bool_named("enableFloatingPointExceptions"),
         backend=True,
-        pending="runs do not stop at invalid numbers",
     ),
     Option(
         "Precision",
@@ -503,7 +508,6 @@ OPTIONS: tuple[Option, ...] = (
         argument="enabled",
         check=_bool_named("enableStochasticRounding"),
         backend=True,
-        pending="rounding is to the nearest number",
     ),
     Option(
         "Precision",
@@ -512,7 +516,6 @@ OPTIONS: tuple[Option, ...] = (
         "The type in which matrix products accumulate.",
         method="setPartialsType",
         backend=True,
-        pending="products of float16 accumulate in float32",
     ),
     Option(
         "Precision",
@@ -549,6 +552,17 @@ OPTIONS: tuple[Option, ...] = (
         setter="halfFloatCasting",
         argument="half_float_casting",
         check=_half_float_casting,
+    ),
+    Option(
+        "Precision",
+        "running_statistics_always_float",
+        P,
+        "Whether the program keeps running statistics in float32 when the model has them in half "
+        "precision.",
+        default=True,
+        setter="runningStatisticsAlwaysFloat",
+        argument="value",
+        check=_running_statistics,
     ),
     # Tensor locations ----------------------------------------------------------------------------
     Option(

@@ -330,7 +330,7 @@ class StateMover:
         """Host to device."""
         with _plain():
             for name in self._tensors if names is None else names:
-                tensor = self._checked(name).contiguous()
+                tensor = self._checked(name).to(self._dtype(name)).contiguous()
                 self._program.write_state(name, tensor.data_ptr(), tensor.nbytes)
 
     def download(self) -> None:
@@ -340,23 +340,33 @@ class StateMover:
                 tensor = self._checked(name)
                 target = (
                     tensor
-                    if tensor.is_contiguous()
-                    else torch.empty(tensor.shape, dtype=tensor.dtype)
+                    if tensor.is_contiguous() and tensor.dtype == self._dtype(name)
+                    else torch.empty(tensor.shape, dtype=self._dtype(name))
                 )
                 self._program.read_state(name, target.data_ptr(), target.nbytes)
                 if target is not tensor:
                     tensor.copy_(target)
 
+    def _dtype(self, name: str) -> torch.dtype:
+        return DTYPES[self._types[name][0]]
+
     def _checked(self, name: str) -> torch.Tensor:
         tensor = self._tensors[name].data
         dtype, shape = self._types[name]
-        if list(tensor.shape) != list(shape) or DTYPE_NAMES.get(tensor.dtype) != dtype:
+        same = DTYPE_NAMES.get(tensor.dtype) == dtype or _is_wide_statistic(name, dtype, tensor)
+        if list(tensor.shape) != list(shape) or not same:
             raise createPoptorchError(
                 f"{name} was compiled as {dtype}{list(shape)} but is now "
                 f"{DTYPE_NAMES.get(tensor.dtype, tensor.dtype)}{list(tensor.shape)} on the host: "
                 "call destroy() to compile the model again."
             )
         return tensor
+
+
+def _is_wide_statistic(name: str, dtype: str, tensor: torch.Tensor) -> bool:
+    """Whether the program keeps in float32 what the host has in half precision."""
+    statistic = name.rpartition(".")[2] in ("running_mean", "running_var")
+    return statistic and dtype == "f32" and tensor.dtype in (torch.float16, torch.bfloat16)
 
 
 DTYPES = {

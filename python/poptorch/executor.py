@@ -302,6 +302,7 @@ class PoplarExecutor(Inspection):
                 # PopART's enumeration has 0 for "no recomputation".
                 "recompute": self._options._Popart.options.get("autoRecomputation") != 0,
                 "trace": os.environ.get("TESSERA_TRACE", ""),
+                **_precision_options(self._options._Popart.options),
                 "threads": _thread_count(),
                 "seed": self._options.random_seed if self._options.exists("random_seed") else 0,
                 "training": self._training,
@@ -653,10 +654,20 @@ def _thread_count() -> int:
 _ops: list[str] = []
 
 
+def _precision_options(backend: dict[str, Any]) -> dict[str, bool]:
+    return {
+        "check_floats": bool(backend.get("enableFloatingPointChecks")),
+        "half_partials": backend.get("partialsTypeMatMuls") == "half",
+        "stochastic_rounding": bool(backend.get("enableStochasticRounding")),
+    }
+
+
 def _casting(precision: Any) -> Casting:
     policy = precision._values.get("autocast_policy") or autocasting.default
     half_wins = precision.half_float_casting != HalfFloatCastingBehavior.HalfUpcastToFloat
-    return Casting(policy, precision.autocast_enabled, half_wins)
+    return Casting(
+        policy, precision.autocast_enabled, half_wins, precision.running_statistics_always_float
+    )
 
 
 def _native_ops() -> list[str]:

@@ -117,15 +117,9 @@ class _PrecisionOptions(_BackendOptions):
         self._merge_convolution_option("partialsType", name)
         return self
 
-    def runningStatisticsAlwaysFloat(self, value: bool) -> "_PrecisionOptions":
-        """Deprecated, no effect: running statistics have the dtype of their buffer."""
-        if not isinstance(value, bool):
-            raise ValueError(f"runningStatisticsAlwaysFloat needs a bool, got {value!r}")
-        logger.warning("Precision.runningStatisticsAlwaysFloat is deprecated and has no effect")
-        return self
-
-    # The name up to PopTorch 2.1.
-    runningVarianceAlwaysFloat = runningStatisticsAlwaysFloat
+    def runningVarianceAlwaysFloat(self, value: bool) -> "_PrecisionOptions":
+        """The name of ``runningStatisticsAlwaysFloat`` up to PopTorch 2.1."""
+        return self.runningStatisticsAlwaysFloat(value)
 
 
 class _TrainingOptions(_BackendOptions):

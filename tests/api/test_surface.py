@@ -154,9 +154,6 @@ SET = {
     "syntheticDataMode": lambda o: o.enableSyntheticData(True),
     "enableEngineCaching": lambda o: o.enableExecutableCaching("somewhere"),
     "engineOptions": lambda o: o.enableProfiling(),
-    "enableFloatingPointChecks": lambda o: o.Precision.enableFloatingPointExceptions(True),
-    "enableStochasticRounding": lambda o: o.Precision.enableStochasticRounding(True),
-    "partialsTypeMatMuls": lambda o: o.Precision.setPartialsType(torch.half),
 }
 
 

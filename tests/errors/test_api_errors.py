@@ -197,7 +197,6 @@ def test_arguments_that_do_not_fit_forward(regression, opts, args, kwargs, error
 @pytest.mark.parametrize(
     "tensor, text",
     [
-        (torch.ones(4, 3, dtype=torch.bfloat16), "Unsupported tensor input type from pytorch:"),
         (torch.ones(4, 3, dtype=torch.complex64), "Unsupported tensor input type from pytorch:"),
         (torch.ones(0, 3), r"Zero-sized tensors are unsupported \(Got shape \[0, 3"),
         (torch.ones(4, 3).to_sparse(), "Unsupported tensor input layout"),

@@ -15,7 +15,10 @@ NARROWED = {torch.int64: torch.int32, torch.float64: torch.float32}
 
 
 def quiet():
-    return poptorch.Options().showCompilationProgressBar(False)
+    opts = poptorch.Options().showCompilationProgressBar(False)
+    # Types of mixed operands as eager has them.
+    opts.Precision.halfFloatCasting(poptorch.HalfFloatCastingBehavior.HalfUpcastToFloat)
+    return opts
 
 
 def summary(executor):

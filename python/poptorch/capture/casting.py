@@ -36,10 +36,13 @@ class Casting:
         policy: a poptorch.autocasting.Policy, for what is in a region to cast.
         enabled: False: no region is cast.
         half_wins: operands of both types become float16; else torch's own rules hold.
+        float_statistics: running statistics that are in half precision on the host are in float32
+            in the program.
     """
 
-    def __init__(self, policy=None, enabled=True, half_wins=True):
+    def __init__(self, policy=None, enabled=True, half_wins=True, float_statistics=False):
         self.half_wins = half_wins
+        self.float_statistics = float_statistics
         self._functions, self._modules = {}, {}
         for rule in ("fp16", "fp32", "promote", "demote") if enabled and policy else ():
             for item in getattr(policy, rule):

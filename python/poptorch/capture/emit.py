@@ -381,7 +381,7 @@ def emit(traced, native_ops, name, loss_scaling):
     sources, slot_values = [], []
     for node, slot in zip(placeholders, traced.slots, strict=False):
         kind = "param" if slot.is_param else "buffer"
-        value = w.source(kind, slot.names[0], slot.tensor.dtype, slot.tensor.shape)
+        value = w.source(kind, slot.names[0], slot.fake.dtype, slot.tensor.shape)
         e.values[node] = value
         slot_values.append((slot, value))
         sources.append(value)

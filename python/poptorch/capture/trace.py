@@ -28,6 +28,9 @@ MANY_LOSSES = (
 )
 
 
+_HALF = (torch.float16, torch.bfloat16)
+
+
 class Tag(NamedTuple):
     """Where a node comes from and where it is to run."""
 
@@ -198,9 +201,17 @@ def collect_state(model):
     return sorted(found.values(), key=lambda s: not s.is_param)
 
 
-def _fake_state(slot):
+def _is_half_statistic(slot):
+    statistic = slot.names[0].rpartition(".")[2] in ("running_mean", "running_var")
+    return not slot.is_param and statistic and slot.tensor.dtype in _HALF
+
+
+def _fake_state(slot, casting):
     tensor = slot.tensor
-    fake = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
+    dtype = tensor.dtype
+    if casting is not None and casting.float_statistics and _is_half_statistic(slot):
+        dtype = torch.float32
+    fake = torch.empty_strided(tensor.shape, tensor.stride(), dtype=dtype)
     if slot.is_param:
         fake = torch.nn.Parameter(fake, requires_grad=tensor.requires_grad)
     else:
@@ -219,10 +230,15 @@ class _Swap:
         self.fakes = {id(s.tensor): s.fake for s in slots}
         self.names = {id(s.tensor): s.names[0] for s in slots}
         self.saved = []
+        self.plain = []  # (name, module, attribute, tensor, version) of tensors that are no state
 
     def __enter__(self):
-        for module in self.model.modules():
+        for prefix, module in self.model.named_modules():
             attributes = dict(module.__dict__)
+            for key, value in attributes.items():
+                if isinstance(value, torch.Tensor):
+                    name = f"{prefix}.{key}" if prefix else key
+                    self.plain.append((name, module, key, value, value._version))
             kinds = (("Parameter", module._parameters), ("Buffer", module._buffers))
             self.saved.append((module, attributes, [(k, d, dict(d)) for k, d in kinds]))
             for _, tensors in kinds:
@@ -252,6 +268,14 @@ class _Swap:
                         f"{kind} {full} is {what} the model when calling the forward method"
                     )
         return found
+
+    def frozen(self):
+        """Names of tensors that forward changes although they are constants of the program."""
+        return [
+            name
+            for name, module, key, tensor, version in self.plain
+            if module.__dict__.get(key) is not tensor or tensor._version != version
+        ]
 
     def __exit__(self, *_exc):
         for module, attributes, kinds in self.saved:
@@ -323,7 +347,7 @@ def trace_model(model, args, kwargs, *, training, native_ops, module_scopes=True
 
     with fake_mode:
         for slot in slots:
-            slot.fake = _fake_state(slot)
+            slot.fake = _fake_state(slot, casting)
         fake_inputs = [torch.empty(t.shape, dtype=t.dtype) for _, t in inputs]
 
     def joint(*tensors):
@@ -379,6 +403,13 @@ def _run_joint(model, args, kwargs, session, traced, tensors):
         problems = swap.problems()
         if problems:
             raise errors.make_error("; ".join(problems))
+        for name in swap.frozen():
+            logger.warning(
+                "%s is changed in forward but is neither a parameter nor a buffer: it is a "
+                "constant of the compiled program and starts with the same value in every call. "
+                "Use register_buffer and change it in place to keep its value between calls.",
+                name,
+            )
         return _finish(session, traced, result)
 
 

@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options of the arithmetic: stochastic rounding, exceptions, the type of partial sums."""
+
+import poptorch
+import pytest
+import torch
+from torch import nn
+
+HALF = torch.float16
+
+
+class Run(nn.Module):
+    """A function as a model."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, *args):
+        return self.function(*args)
+
+
+def stochastic(opts, seed=7):
+    opts.randomSeed(seed)
+    opts.Precision.enableStochasticRounding(True)
+    return opts
+
+
+def neighbours(x):
+    """The float16 numbers around float32 ones."""
+    down = x.half()
+    over = down.float() > x
+    down = torch.where(over, torch.nextafter(down, torch.tensor(-torch.inf).half()), down)
+    return down, torch.nextafter(down, torch.tensor(torch.inf).half())
+
+
+VALUES = [1.0001, -1.00037, 1.9999, -0.1, 3.3e-5, 1e-6, -2e-8, 1234.3, 60000.5, 0.99988]
+
+
+def test_rounding_keeps_the_expectation(opts):
+    n = 1 << 16
+    x = torch.tensor(VALUES)[:, None].repeat(1, n)
+    got = poptorch.inferenceModel(Run(lambda x: x.half()), stochastic(opts))(x)
+    low, high = neighbours(x[:, 0])
+    part = (got == high[:, None]).double().mean(1)
+    assert ((got == low[:, None]).double().mean(1) + part == 1).all()
+    want = (x[:, 0].double() - low) / (high.double() - low)
+    # Five standard deviations of that many draws.
+    assert ((part - want).abs() <= 5 * (want * (1 - want) / n).sqrt() + 2e-4).all()
+
+
+def test_numbers_that_float16_has_stay(opts):
+    every = torch.arange(65536, dtype=torch.int32).to(torch.int16).view(HALF)
+    x = every[every.isfinite()]
+    got = poptorch.inferenceModel(Run(lambda x: x.half()), stochastic(opts))(x.float())
+    assert torch.equal(got, x)
+
+
+def test_infinities_and_nans_stay(opts):
+    x = torch.tensor([torch.inf, -torch.inf, torch.nan, 1e6])
+    got = poptorch.inferenceModel(Run(lambda x: x.half()), stochastic(opts))(x)
+    torch.testing.assert_close(got, x.half(), equal_nan=True)
+
+
+def test_a_seed_gives_the_same_run_again_and_calls_differ(opts):
+    x = torch.rand(4096)
+
+    def two_calls(seed):
+        model = poptorch.inferenceModel(Run(lambda x: x.half()), stochastic(opts.clone(), seed))
+        return model(x), model(x)
+
+    a, b = two_calls(3)
+    c, d = two_calls(3)
+    e, _ = two_calls(4)
+    assert torch.equal(a, c) and torch.equal(b, d)
+    assert not torch.equal(a, b) and not torch.equal(a, e)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, y: x * y,
+        lambda x, y: x @ y,
+        lambda x, y: (x * y).sum(1),
+        lambda x, y: torch.softmax(x + y, -1),
+        lambda x, y: torch.nn.functional.layer_norm(x, (64,)) * y,
+    ],
+)
+def test_results_of_ops_are_rounded_at_random_without_bias(opts, function):
+    torch.manual_seed(0)
+    x, y = torch.randn(64, 64).half(), torch.randn(64, 64).half()
+    model = poptorch.inferenceModel(Run(function), stochastic(opts).deviceIterations(1))
+    runs = torch.stack([model(x, y).double() for _ in range(64)])
+    want = function(x.double(), y.double())
+    nearest = function(x, y).double()
+    assert runs.std(0).max() > 0
+    error = (runs.mean(0) - want).abs().mean()
+    # The mean of many runs is nearer to the truth than rounding to nearest is.
+    assert error < 0.5 * (nearest - want).abs().mean() + 1e-9
+
+
+def test_small_updates_are_not_lost(opts):
+    class Loss(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.w = nn.Parameter(torch.ones(4096))
+
+        def forward(self, x):
+            return poptorch.identity_loss((self.w * x).float().sum(), "sum")
+
+    def trained(opts):
+        model = Loss().half()
+        optimizer = poptorch.optim.SGD(model.parameters(), lr=1e-4)
+        step = poptorch.trainingModel(model, opts, optimizer)
+        for _ in range(20):
+            step(torch.ones(4096).half())
+        return step.w.detach().float().mean().item()
+
+    assert trained(opts.clone()) == 1.0  # an update is a tenth of the last place
+    assert trained(stochastic(opts.clone())) == pytest.approx(1 - 20e-4, abs=2e-4)
+
+
+# Exceptions ---------------------------------------------------------------------------------------
+
+
+def checked(opts):
+    opts.Precision.enableFloatingPointExceptions(True)
+    return opts
+
+
+@pytest.mark.parametrize(
+    "function, op, what",
+    [
+        (lambda x: x / (x - x), "div", "not a number|division by zero"),
+        (lambda x: torch.log(x - 2), "log", "not a number"),
+        (lambda x: torch.sqrt(-x), "sqrt", "not a number"),
+        (lambda x: torch.exp(x * 1000), "exp", "overflow"),
+        (lambda x: (x * 30000).half() @ (x * 30000).half().t(), "mm", "overflow"),
+        (lambda x: torch.reciprocal(x - x), "reciprocal", "division by zero"),
+        (lambda x: torch.linalg.vector_norm(x * 3e38), "", "overflow"),
+    ],
+)
+def test_a_run_that_makes_a_bad_number_fails(opts, function, op, what):
+    model = poptorch.inferenceModel(Run(function), checked(opts))
+    with pytest.raises(poptorch.Error, match=f"floating point exception.*({what})") as caught:
+        model(torch.ones(4, 4))
+    assert op in str(caught.value) and "test_rounding.py" in str(caught.value)
+
+
+def test_good_numbers_and_given_ones_pass(opts):
+    class Masked(nn.Module):
+        def forward(self, x, mask):
+            return torch.softmax(x.masked_fill(mask, float("-inf")), -1), x * 2
+
+    x = torch.randn(4, 4)
+    mask = torch.eye(4, dtype=torch.bool)
+    model = poptorch.inferenceModel(Masked(), checked(opts))
+    torch.testing.assert_close(model(x, mask), Masked()(x, mask))
+    x[0, 0] = torch.nan  # a NaN that was given is made by no op
+    assert model(x, mask)[1].isnan().sum() == 1
+
+
+def test_without_the_option_bad_numbers_are_results(opts):
+    assert poptorch.inferenceModel(Run(torch.log), opts)(-torch.ones(2)).isnan().all()
+
+
+def test_weights_stay_when_training_fails(opts):
+    class Loss(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.w = nn.Parameter(torch.ones(4, 4))
+
+        def forward(self, x):
+            return poptorch.identity_loss(torch.log(x @ self.w), "sum")
+
+    model = Loss()
+    step = poptorch.trainingModel(model, checked(opts), poptorch.optim.SGD(model.parameters(), 0.1))
+    with pytest.raises(poptorch.Error, match="floating point exception"):
+        step(-torch.ones(4, 4))
+    assert torch.equal(step.w.detach(), torch.ones(4, 4))
+
+
+# Partial sums -------------------------------------------------------------------------------------
+
+
+def test_partials_in_float32_unless_asked(opts):
+    # 1 + 4096 * 2^-12: in float16 nothing can be added to 2048 halves one by one.
+    x, y = torch.ones(1, 8192).half(), torch.ones(8192, 1).half()
+    full = poptorch.inferenceModel(Run(torch.mm), opts.clone())(x, y * 0.25 + 2**-12)
+    exact = torch.mm(x.double(), (y * 0.25 + 2**-12).half().double())
+    assert abs(full.item() - exact.item()) <= 1.0
+    half = opts.clone()
+    half.Precision.setPartialsType(torch.half)
+    rounded = poptorch.inferenceModel(Run(torch.mm), half)(x, y * 0.25 + 2**-12)
+    torch.testing.assert_close(rounded, full, rtol=2e-2, atol=0)
+
+
+@pytest.mark.parametrize(
+    "function, shapes",
+    [
+        (torch.mm, [(5, 300), (300, 7)]),
+        (torch.bmm, [(2, 5, 130), (2, 130, 7)]),
+        (torch.nn.functional.conv2d, [(2, 100, 6, 6), (8, 100, 3, 3), (8,)]),
+    ],
+)
+def test_half_partials_round_between_pieces(opts, function, shapes):
+    torch.manual_seed(0)
+    args = [torch.randn(s).half() for s in shapes]
+    opts.Precision.setPartialsType(torch.half)
+    got = poptorch.inferenceModel(Run(function), opts)(*args)
+    want = function(*(a.double() for a in args))
+    nearest = (want.half().double() - want).abs().mean()
+    error = (got.double() - want).abs().mean()
+    assert error > 1.2 * nearest  # more than one rounding happened
+    torch.testing.assert_close(got.double(), want, rtol=2e-2, atol=2e-1)
+
+
+def test_half_partials_leave_float32_alone(opts):
+    torch.manual_seed(0)
+    x, y = torch.randn(5, 300), torch.randn(300, 7)
+    plain = poptorch.inferenceModel(Run(torch.mm), opts.clone())(x, y)
+    opts.Precision.setPartialsType(torch.half)
+    assert torch.equal(poptorch.inferenceModel(Run(torch.mm), opts)(x, y), plain)
+
+
+def test_norms_are_stable_with_and_without_the_option(opts):
+    x = torch.randn(4, 3, 16) + 1e4
+    for stable in (False, True):
+        chosen = opts.clone()
+        chosen._Popart.set("enableStableNorm", stable)
+        for norm in (nn.GroupNorm(3, 3), nn.LayerNorm(16), nn.InstanceNorm1d(3)):
+            got = poptorch.inferenceModel(norm, chosen.clone())(x)
+            want = norm.double()(x.double())
+            torch.testing.assert_close(got.double(), want, rtol=0, atol=2e-2)
+            norm.float()

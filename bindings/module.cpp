@@ -62,6 +62,18 @@ CompileOptions read_options(const std::string& text) {
                                                  : Strategy::kOne;
   o.placement.recompute = get("recompute", true);
   o.placement.separate_backward = get("separate_backward", false);
+  o.placement.liveness = static_cast<Liveness>(get("liveness", 0));
+  // On chip, sharded, and from how many elements on each.
+  using Location = std::tuple<int, bool, int64_t, int64_t>;
+  auto rule = [&](const char* key, LocationRule& to) {
+    const auto [on_chip, sharded, off_chip_from, sharded_from] =
+        get(key, Location(to.on_chip, to.sharded, to.min_off_chip, to.min_sharded));
+    to = {on_chip, sharded, off_chip_from, sharded_from};
+  };
+  rule("location_activation", o.placement.activations);
+  rule("location_weight", o.placement.weights);
+  rule("location_optimizer", o.placement.optimizer);
+  rule("location_accumulator", o.placement.accumulators);
   o.run.trace = get("trace", std::string());
   o.anchors = get("anchors", std::vector<std::string>());
   return o;

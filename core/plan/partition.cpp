@@ -22,8 +22,11 @@ const char* const kCountState = "accum:#";
 
 class Partitioner {
  public:
-  Partitioner(const Graph& g, const PartitionOptions& options)
-      : g_(g), options_(options), made_by_(producers(g)), source_of_(g.values.size(), -1) {
+  Partitioner(const Graph& g, PartitionOptions options)
+      : g_(g),
+        options_(std::move(options)),
+        made_by_(producers(g)),
+        source_of_(g.values.size(), -1) {
     for (size_t i = 0; i < g.sources.size(); ++i)
       source_of_[g.sources[i].value] = static_cast<int>(i);
     for (const StateUpdate& u : g.updates)
@@ -31,11 +34,14 @@ class Partitioner {
   }
 
   Partition run() {
-    if (!has_several_places()) return {};
+    if (!has_several_places()) {
+      if (!options_.has_locations()) return {};
+      options_.strategy = Strategy::kSharded;  // one task
+    }
     assign_positions();
     compress_positions();
     place_updates();
-    find_sent();
+    find_kept();
     for (size_t t = 0; t < tasks_.size(); ++t) fill(static_cast<int>(t));
     add_outputs();
     add_channel_outputs();
@@ -46,6 +52,7 @@ class Partitioner {
       out.tasks.push_back({std::move(t.desc), std::move(t.graph)});
     }
     out.channels = std::move(channels_);
+    out.options = options_;
     return out;
   }
 
@@ -187,14 +194,17 @@ class Partitioner {
     }
   }
 
-  // Values that a later stage of forward reads: they are kept rather than made again.
-  void find_sent() {
-    sent_.assign(g_.values.size(), false);
+  // Values that are kept rather than made again: what a later stage of forward reads, and what the
+  // user said.
+  void find_kept() {
+    kept_.assign(g_.values.size(), false);
+    for (const Node& n : g_.nodes)
+      if (n.op == Op::Copy && n.args.size() == 2) kept_[n.operands[0]] = true;
     for (size_t i = 0; i < g_.nodes.size(); ++i) {
       if (position_[i] == kFree || tasks_[position_[i]].desc.backward) continue;
       for (ValueId v : g_.nodes[i].operands) {
         const int j = made_by_[v];
-        if (j >= 0 && position_[j] != kFree && position_[j] != position_[i]) sent_[v] = true;
+        if (j >= 0 && position_[j] != kFree && position_[j] != position_[i]) kept_[v] = true;
       }
     }
   }
@@ -209,7 +219,7 @@ class Partitioner {
       return false;
     if (!repeatable_[node]) return false;
     const std::vector<ValueId>& results = g_.nodes[node].results;
-    return std::none_of(results.begin(), results.end(), [&](ValueId v) { return sent_[v]; });
+    return std::none_of(results.begin(), results.end(), [&](ValueId v) { return kept_[v]; });
   }
 
   // A view is made where it is needed, if what it looks at is no larger to send.
@@ -224,8 +234,13 @@ class Partitioner {
     for (const StateUpdate& u : g_.updates) {
       auto it = update_at_.find(u.state);
       if (it == update_at_.end() || it->second != t) continue;
-      const ValueId state = value(t, u.state), next = value(t, u.value);
-      tasks_[t].graph->updates.push_back({state, next});
+      const ValueId next = value(t, u.value);
+      if (TaskPort port; off_chip(u.state, port)) {
+        tasks_[t].graph->outputs.push_back(next);
+        tasks_[t].desc.outputs.push_back(std::move(port));
+      } else {
+        tasks_[t].graph->updates.push_back({value(t, u.state), next});
+      }
     }
   }
 
@@ -269,7 +284,14 @@ class Partitioner {
     }
     if (s.name == kRngState) return add_port(t, v, {PortKind::kRng, 0}, s.name);
     if (s.name == kCountState) return add_port(t, v, {PortKind::kCount, 0}, s.name);
+    if (TaskPort port; off_chip(v, port)) return add_port(t, v, std::move(port), s.name);
     return tasks_[t].graph->add_source(s.kind, s.name, g_.type(v));
+  }
+
+  bool off_chip(ValueId v, TaskPort& port) const {
+    const Source& s = g_.sources[source_of_[v]];
+    port = {PortKind::kState, 0, -1, s.name};
+    return options_.state_off_chip(s.kind, s.name, g_.type(v).shape);
   }
 
   ValueId add_port(int t, ValueId v, TaskPort port, const std::string& name) {
@@ -315,7 +337,25 @@ class Partitioner {
       for (int c : channels)
         if (c != home) from.desc.copies.push_back({home, c});
     }
-    for (ChannelDesc& c : channels_) c.slots = slots_of(c);
+    for (ChannelDesc& c : channels_) {
+      c.slots = slots_of(c);
+      c.off_chip =
+          !c.readers.empty() && options_.activations.off_chip(leaves_chip(c), product(c.shape));
+    }
+  }
+
+  // Whether phased execution sends it off the chip until it is read.
+  bool leaves_chip(const ChannelDesc& c) const {
+    if (options_.strategy != Strategy::kPhased) return false;
+    const TaskDesc& from = tasks_[c.from].desc;
+    switch (options_.liveness) {
+      case Liveness::kAlwaysLive:
+        return false;
+      case Liveness::kOffChipAfterEachPhase:
+        return true;
+      default:
+        return !from.backward && tasks_[c.readers.back()].desc.backward;
+    }
   }
 
   // Micro-batches that may be between the start of the task that writes and the end of the last
@@ -350,13 +390,13 @@ class Partitioner {
   }
 
   const Graph& g_;
-  const PartitionOptions& options_;
+  PartitionOptions options_;
   std::vector<int32_t> made_by_;
   std::vector<int> source_of_;
   std::map<int, int> stages_;  // number in the annotations -> place among those there are
   std::vector<int> position_;
   std::vector<bool> repeatable_;
-  std::vector<bool> sent_;
+  std::vector<bool> kept_;
   std::set<ValueId> updated_;
   std::map<int, std::set<ValueId>> behind_;   // free node -> updated states it reads
   std::map<ValueId, std::set<int>> readers_;  // updated state -> positions
@@ -370,6 +410,26 @@ class Partitioner {
 
 Partition partition(const Graph& g, const PartitionOptions& options) {
   return Partitioner(g, options).run();
+}
+
+const LocationRule* PartitionOptions::rule_of(SourceKind kind, const std::string& name) const {
+  if (kind == SourceKind::kParam) return &weights;
+  if (kind != SourceKind::kBuffer || name == kCountState || name.starts_with("hyper:") ||
+      name.starts_with("loss:"))
+    return nullptr;
+  if (name.starts_with("accum:")) return &accumulators;
+  return name.find(':') == std::string::npos ? nullptr : &optimizer;
+}
+
+bool PartitionOptions::state_off_chip(SourceKind kind, const std::string& name,
+                                      const Dims& shape) const {
+  const LocationRule* rule = rule_of(kind, name);
+  return rule && rule->off_chip(strategy == Strategy::kPhased, product(shape));
+}
+
+bool PartitionOptions::has_locations() const {
+  const LocationRule plain;
+  return activations != plain || weights != plain || optimizer != plain || accumulators != plain;
 }
 
 }  // namespace tessera

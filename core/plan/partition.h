@@ -12,12 +12,39 @@ namespace tessera {
 
 enum class Strategy : uint8_t { kOne, kPipelined, kSharded, kPhased };
 
+// Where a kind of tensor lies (TensorLocationSettings).
+struct LocationRule {
+  int on_chip = -1;  // 0 no, 1 yes, -1 as the strategy has it
+  bool sharded = false;
+  int64_t min_off_chip = 2, min_sharded = 8192;  // elements
+
+  bool off_chip(bool by_default, int64_t elements) const {
+    return (on_chip < 0 ? by_default : on_chip == 0) && elements >= min_off_chip;
+  }
+  bool operator==(const LocationRule&) const = default;
+};
+
+enum class Liveness : uint8_t {
+  kAlwaysLive,
+  kOffChipAfterFwd,
+  kOffChipAfterFwdNoOverlap,
+  kOffChipAfterEachPhase
+};
+
 struct PartitionOptions {
   Strategy strategy = Strategy::kOne;
   // Backward makes the activations of its stage again from the stage's inputs.
   bool recompute = true;
   // Backward does not begin in the last phase of forward.
   bool separate_backward = false;
+  LocationRule activations, weights, optimizer, accumulators;
+  Liveness liveness = Liveness::kAlwaysLive;
+  int64_t replicas = 1;
+
+  // The rule for a state, nullptr for those that are always on chip.
+  const LocationRule* rule_of(SourceKind kind, const std::string& name) const;
+  bool state_off_chip(SourceKind kind, const std::string& name, const Dims& shape) const;
+  bool has_locations() const;
 };
 
 struct TaskGraph {
@@ -28,9 +55,10 @@ struct TaskGraph {
 struct Partition {
   std::vector<TaskGraph> tasks;
   std::vector<ChannelDesc> channels;
+  PartitionOptions options;  // as they were applied
 };
 
-// No tasks if all nodes have one place, or if the strategy is kOne.
+// No tasks if all nodes have one place and no tensor was given a location.
 Partition partition(const Graph& g, const PartitionOptions& options);
 
 }  // namespace tessera

@@ -65,7 +65,7 @@ bool elementwise_operand(const Node& n, size_t i) {
 class SectionPlanner {
  public:
   // `frozen`: the program never writes what this section reads of the state.
-  SectionPlanner(Graph& g, Program& p, std::unordered_map<std::string, int>& states, bool frozen)
+  SectionPlanner(Graph& g, Program& p, StateIndex& states, bool frozen)
       : g_(g), p_(p), states_(states), frozen_(frozen) {}
 
   void plan(bool micro, Section& out) {
@@ -378,7 +378,7 @@ class SectionPlanner {
 
   Graph& g_;
   Program& p_;
-  std::unordered_map<std::string, int>& states_;
+  StateIndex& states_;
   bool frozen_;
   std::vector<TensorRef> place_;
   std::unordered_map<ValueId, TensorRef> state_place_;
@@ -393,97 +393,16 @@ class SectionPlanner {
 
 }  // namespace
 
+void plan_section(Graph& g, Program& p, StateIndex& states, bool frozen, bool micro, Section& out) {
+  SectionPlanner(g, p, states, frozen).plan(micro, out);
+}
+
 Program plan_program(Graph& micro, Graph* update) {
   Program p;
   p.name = micro.name;
-  std::unordered_map<std::string, int> states;
-  SectionPlanner(micro, p, states, micro.updates.empty()).plan(true, p.micro);
-  if (update) SectionPlanner(*update, p, states, false).plan(false, p.update);
-  return p;
-}
-
-namespace {
-
-// Weights lie where the first task that uses them runs.
-void place_states(Program& p) {
-  std::vector<bool> placed(p.states.size(), false);
-  for (const TaskDesc& task : p.tasks)
-    for (const StepDesc& step : task.section.steps)
-      for (const auto* list : {&step.inputs, &step.outputs})
-        for (const TensorRef& t : *list) {
-          if (t.region != kStateRegion) continue;
-          auto it = std::upper_bound(
-              p.states.begin(), p.states.end(), t.offset,
-              [](int64_t offset, const StateDesc& s) { return offset < s.offset; });
-          const size_t i = static_cast<size_t>(it - p.states.begin()) - 1;
-          if (placed[i]) continue;
-          placed[i] = true;
-          p.states[i].ipu = task.ipu;
-        }
-  // What only the update knows belongs to a parameter: "<what>:<parameter>".
-  std::unordered_map<std::string, int> home;
-  for (size_t i = 0; i < placed.size(); ++i)
-    if (placed[i]) home[p.states[i].name] = p.states[i].ipu;
-  for (size_t i = 0; i < placed.size(); ++i) {
-    StateDesc& s = p.states[i];
-    if (const size_t colon = s.name.find(':'); !placed[i] && colon != std::string::npos)
-      if (auto it = home.find(s.name.substr(colon + 1)); it != home.end()) s.ipu = it->second;
-    p.ipus[s.ipu].state_bytes += product(s.shape) * size_of(s.dtype);
-  }
-}
-
-}  // namespace
-
-Program plan_tasks(const Graph& whole, Partition partition, Graph* update) {
-  Program p;
-  p.name = whole.name;
-  std::unordered_map<std::string, int> states;
-  for (const Source& s : whole.sources)
-    if (s.kind == SourceKind::kInput) {
-      const TensorType& t = whole.type(s.value);
-      p.inputs.push_back({s.name, t.dtype, t.shape, true});
-    }
-  for (size_t i = 0; i < whole.outputs.size(); ++i) {
-    const TensorType& t = whole.type(whole.outputs[i]);
-    p.outputs.push_back({fmt::format("out{}", i), t.dtype, t.shape, true});
-  }
-  int ipus = 1;
-  for (const TaskGraph& task : partition.tasks) ipus = std::max(ipus, task.desc.ipu + 1);
-  p.ipus.resize(ipus);
-  const bool frozen = whole.updates.empty() && !update;
-  for (TaskGraph& task : partition.tasks) {
-    Program own;  // its inputs and outputs are ports, its state is everyone's
-    own.states = std::move(p.states);
-    own.state_bytes = p.state_bytes;
-    SectionPlanner(*task.graph, own, states, frozen).plan(true, task.desc.section);
-    p.states = std::move(own.states);
-    p.state_bytes = own.state_bytes;
-    task.desc.arena_bytes = own.arena_bytes;
-    IpuDesc& ipu = p.ipus[task.desc.ipu];
-    ipu.arena_bytes = std::max(ipu.arena_bytes, own.arena_bytes);
-    p.tasks.push_back(std::move(task.desc));
-  }
-  p.channels = std::move(partition.channels);
-  for (ChannelDesc& c : p.channels) {
-    int64_t& bytes = p.ipus[c.ipu].channel_bytes;
-    c.offset = bytes;
-    bytes += c.slots * c.slot_bytes();
-  }
-  // The random state is read by ports only.
-  for (const Source& s : whole.sources)
-    if (s.kind != SourceKind::kInput && states.emplace(s.name, 0).second) {
-      const TensorType& t = whole.type(s.value);
-      states[s.name] = static_cast<int>(p.states.size());
-      p.states.push_back({s.name, t.dtype, t.shape, p.state_bytes, s.kind == SourceKind::kConst,
-                          s.kind == SourceKind::kParam});
-      p.state_bytes += (std::max<int64_t>(t.bytes(), 1) + 63) / 64 * 64;
-    }
-  int64_t arenas = 0;
-  for (const IpuDesc& ipu : p.ipus) arenas += ipu.arena_bytes + ipu.channel_bytes;
-  if (update) SectionPlanner(*update, p, states, false).plan(false, p.update);
-  p.update_arena_bytes = p.arena_bytes;
-  p.arena_bytes += arenas;
-  place_states(p);
+  StateIndex states;
+  plan_section(micro, p, states, micro.updates.empty(), true, p.micro);
+  if (update) plan_section(*update, p, states, false, false, p.update);
   return p;
 }
 

@@ -4,6 +4,8 @@
 
 #include <map>
 #include <memory>
+#include <string>
+#include <unordered_map>
 
 #include "ir/graph.h"
 #include "plan/partition.h"
@@ -24,6 +26,12 @@ int64_t assign_offsets(const std::vector<Lifetime>& buffers, std::vector<int64_t
 // Execution order of the graph's nodes that keeps the peak of live bytes small. `before` lists
 // extra edges (first node must run before second).
 std::vector<int> schedule(const Graph& g, const std::vector<std::pair<int, int>>& before);
+
+using StateIndex = std::unordered_map<std::string, int>;  // into Program::states
+
+// Plans one graph. `frozen`: the program never writes what the section reads of the state; `micro`:
+// its outputs are those of the program.
+void plan_section(Graph& g, Program& p, StateIndex& states, bool frozen, bool micro, Section& out);
 
 // Plans `micro` and, if given, `update` over one state.
 Program plan_program(Graph& micro, Graph* update);

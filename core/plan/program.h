@@ -24,6 +24,8 @@ struct StateDesc {
   bool constant = false;
   bool trainable = false;
   int ipu = 0;
+  bool off_chip = false;  // in streaming memory
+  int64_t shards = 1;     // replicas that each keep a part
 };
 
 struct PortDesc {
@@ -56,11 +58,16 @@ enum class PortKind : uint8_t {
   kChannel,  // a value of another task, or for one
   kRng,      // random state of this micro-batch
   kCount,    // how many micro-batches of this update came before
+  kState,    // a state in streaming memory
 };
 
 struct TaskPort {
   PortKind kind = PortKind::kInput;
-  int index = 0;  // of the input, output or channel
+  int index = 0;  // of the input, output, channel or state
+  // What lies in streaming memory is on chip only while its task runs, at this place of the staging
+  // memory of the IPU.
+  int64_t staging = -1;
+  std::string state = {};
 };
 
 // A value on its way from one task to later ones on one IPU; `slots` micro-batches have a place of
@@ -72,7 +79,7 @@ struct ChannelDesc {
   DType dtype = DType::F32;
   Dims shape;
   int64_t slots = 1;
-  int64_t offset = 0;  // into the channels of the IPU; slots lie one after the other
+  int64_t offset = 0;  // into the channels of the IPU, on chip or off; slots lie one after another
   int64_t slot_bytes() const { return (product(shape) * size_of(dtype) + 63) / 64 * 64; }
   bool off_chip = false;  // in streaming memory
 };
@@ -96,7 +103,7 @@ struct TaskDesc {
   std::vector<CopyDesc> copies;
   std::vector<WaitDesc> waits;
   Section section;
-  int64_t arena_bytes = 0;
+  int64_t arena_bytes = 0, staging_bytes = 0;
 };
 
 // Memory of one IPU.
@@ -104,6 +111,12 @@ struct IpuDesc {
   int64_t arena_bytes = 0;    // shared by its tasks
   int64_t channel_bytes = 0;  // activations and gradients between tasks
   int64_t state_bytes = 0;    // weights and the like that its tasks use
+  int64_t staging_bytes = 0;  // on chip, for what lies in streaming memory
+  int64_t streaming_channel_bytes = 0, streaming_state_bytes = 0;
+  int64_t on_chip_bytes() const {
+    return arena_bytes + channel_bytes + state_bytes + staging_bytes;
+  }
+  int64_t off_chip_bytes() const { return streaming_channel_bytes + streaming_state_bytes; }
 };
 
 struct Program {

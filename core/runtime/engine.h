@@ -95,6 +95,7 @@ class Engine {
 
   struct Memory {  // of one IPU
     Arena arena, channels;
+    Arena staging, streaming;  // on chip, off chip
   };
   static constexpr int64_t kOwnBytes = 64;
   struct Task {
@@ -132,6 +133,8 @@ class Engine {
   // Programs on several IPUs.
   void load_tasks();
   std::byte* channel_slot(int channel, int64_t micro) const;
+  std::pair<std::byte*, int64_t> port_home(const TaskPort& p, const Micro& m) const;
+  std::byte* port_base(const TaskDesc& desc, const TaskPort& p, const Micro& m) const;
   void bind_task(int index, const Micro& m);
   void finish_task(int index, const Micro& m);
   void run_alone(const Loaded& loaded, std::byte* const* bases, int thread);

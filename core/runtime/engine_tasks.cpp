@@ -39,6 +39,8 @@ void Engine::load_tasks() {
     Memory m;
     m.arena = Arena(std::max<int64_t>(ipu.arena_bytes, 64));
     m.channels = Arena(std::max<int64_t>(ipu.channel_bytes, 64));
+    m.staging = Arena(std::max<int64_t>(ipu.staging_bytes, 64));
+    m.streaming = Arena(std::max<int64_t>(ipu.streaming_channel_bytes, 64));
     ipus_.push_back(std::move(m));
   }
   OneThreadPerKernel one(program_.pipelined);
@@ -60,10 +62,27 @@ void Engine::load_tasks() {
 
 std::byte* Engine::channel_slot(int channel, int64_t micro) const {
   const ChannelDesc& c = program_.channels[channel];
-  return ipus_[c.ipu].channels.data() + c.offset + micro % c.slots * c.slot_bytes();
+  const Memory& ipu = ipus_[c.ipu];
+  return (c.off_chip ? ipu.streaming : ipu.channels).data() + c.offset +
+         micro % c.slots * c.slot_bytes();
 }
 
-// Sets the bases of a task for one micro-batch.
+// Where the value of a port lies between tasks, and its size.
+std::pair<std::byte*, int64_t> Engine::port_home(const TaskPort& p, const Micro& m) const {
+  if (p.kind == PortKind::kChannel) {
+    const ChannelDesc& c = program_.channels[p.index];
+    return {channel_slot(p.index, m.order), product(c.shape) * size_of(c.dtype)};
+  }
+  const StateDesc& s = program_.states[p.index];
+  return {state_.data() + s.offset, product(s.shape) * size_of(s.dtype)};
+}
+
+// Where a task sees a port: in staging memory, if it lies off chip.
+std::byte* Engine::port_base(const TaskDesc& desc, const TaskPort& p, const Micro& m) const {
+  return p.staging < 0 ? port_home(p, m).first : ipus_[desc.ipu].staging.data() + p.staging;
+}
+
+// Sets the bases of a task for one micro-batch, and brings on chip what it needs.
 void Engine::bind_task(int index, const Micro& m) {
   const TaskDesc& desc = program_.tasks[index];
   Task& task = tasks_[index];
@@ -73,40 +92,50 @@ void Engine::bind_task(int index, const Micro& m) {
       case PortKind::kInput:
         *base++ = input_at(p.index, m.step, m.replica);
         break;
-      case PortKind::kChannel:
-        *base++ = channel_slot(p.index, m.order);
-        break;
       case PortKind::kRng: {
         std::memcpy(task.own.data(), state_.data() + rng_offset_, 2 * sizeof(int64_t));
         reinterpret_cast<int64_t*>(task.own.data())[1] += m.random;
         *base++ = task.own.data();
         break;
       }
-      default: {  // kCount
+      case PortKind::kCount: {
         const float before = static_cast<float>(m.order_in_update);
         std::memcpy(task.own.data() + kOwnBytes, &before, sizeof before);
         *base++ = task.own.data() + kOwnBytes;
+        break;
       }
+      default:
+        *base++ = port_base(desc, p, m);
+        if (p.staging >= 0) {
+          const auto [home, bytes] = port_home(p, m);
+          std::memcpy(base[-1], home, static_cast<size_t>(bytes));
+        }
     }
   }
   for (const TaskPort& p : desc.outputs)
-    *base++ = p.kind == PortKind::kChannel
-                  ? channel_slot(p.index, m.order)
-                  : output_at(static_cast<size_t>(p.index), m.step, m.replica);
+    *base++ = p.kind == PortKind::kOutput
+                  ? output_at(static_cast<size_t>(p.index), m.step, m.replica)
+                  : port_base(desc, p, m);
 }
 
 // What is left to do when the steps of a task are done.
 void Engine::finish_task(int index, const Micro& m) {
   const TaskDesc& desc = program_.tasks[index];
+  std::byte* const* base = tasks_[index].bases.data() + kFirstInputRegion + desc.inputs.size();
+  for (size_t i = 0; i < desc.outputs.size(); ++i) {
+    const TaskPort& p = desc.outputs[i];
+    if (p.kind == PortKind::kOutput) {
+      add_to_sum(static_cast<size_t>(p.index), m.step, m.replica, base[i]);
+    } else if (p.staging >= 0) {
+      const auto [home, bytes] = port_home(p, m);
+      std::memcpy(home, base[i], static_cast<size_t>(bytes));
+    }
+  }
   for (const CopyDesc& c : desc.copies) {
     const ChannelDesc& from = program_.channels[c.from];
     std::memcpy(channel_slot(c.to, m.order), channel_slot(c.from, m.order),
                 static_cast<size_t>(product(from.shape) * size_of(from.dtype)));
   }
-  std::byte* const* base = tasks_[index].bases.data() + kFirstInputRegion + desc.inputs.size();
-  for (size_t i = 0; i < desc.outputs.size(); ++i)
-    if (desc.outputs[i].kind == PortKind::kOutput)
-      add_to_sum(static_cast<size_t>(desc.outputs[i].index), m.step, m.replica, base[i]);
 }
 
 // All steps of a section on this thread.

@@ -28,6 +28,15 @@ bool writes(const Section& section, const StateDesc& s) {
   return false;
 }
 
+bool written_by_micro(const Program& program, const StateDesc& s) {
+  for (const Section* part : program.micro_sections())
+    if (writes(*part, s)) return true;
+  for (const TaskDesc& task : program.tasks)
+    for (const TaskPort& p : task.outputs)
+      if (p.kind == PortKind::kState && &program.states[p.index] == &s) return true;
+  return false;
+}
+
 // Gradients and optimizer states are named "<what>:<parameter>"; those of the model have no colon.
 bool belongs_to(const std::string& state, const std::string& param) {
   return state == param || state.ends_with(":" + param);
@@ -43,9 +52,7 @@ ReplicaStates::ReplicaStates(const Program& program, const RunConfig& config, st
   if (replicas_ <= 1) return;
   int64_t at = 0, saved = 0;
   for (const StateDesc& s : program.states) {
-    const std::vector<const Section*> sections = program.micro_sections();
-    const bool in_micro = std::any_of(sections.begin(), sections.end(),
-                                      [&](const Section* part) { return writes(*part, s); });
+    const bool in_micro = written_by_micro(program, s);
     Copied c{s.offset, bytes_of(s), at, replicas_, 1, false, false, true};
     auto it = std::find_if(config.grouped.begin(), config.grouped.end(),
                            [&](const GroupedParam& p) { return belongs_to(s.name, p.name); });

@@ -55,8 +55,10 @@ std::string places_json(const Program& p) {
   std::vector<std::string> ipus, tasks, channels;
   for (const IpuDesc& i : p.ipus)
     ipus.push_back(
-        fmt::format("{{\"arena_bytes\": {}, \"channel_bytes\": {}, \"state_bytes\": {}}}",
-                    i.arena_bytes, i.channel_bytes, i.state_bytes));
+        fmt::format("{{\"on_chip_bytes\": {}, \"off_chip_bytes\": {}, \"arena_bytes\": {}, "
+                    "\"channel_bytes\": {}, \"state_bytes\": {}, \"staging_bytes\": {}}}",
+                    i.on_chip_bytes(), i.off_chip_bytes(), i.arena_bytes, i.channel_bytes,
+                    i.state_bytes, i.staging_bytes));
   for (const TaskDesc& t : p.tasks)
     tasks.push_back(
         fmt::format("{{\"name\": {}, \"ipu\": {}, \"stage\": {}, \"phase\": {}, \"backward\": {}, "
@@ -119,7 +121,9 @@ Session::Session(const std::string& text, const CompileOptions& options,
   append_optimizer(*graph, ctx);
   verify_graph(*graph);
   dumper.write("optimizer", *graph);
-  Partition parts = partition(*graph, options.placement);
+  PartitionOptions placement = options.placement;
+  placement.replicas = options.run.replicas;
+  Partition parts = partition(*graph, placement);
   if (parts.tasks.empty()) runner.run(*graph, ctx, pipeline());
   for (TaskGraph& task : parts.tasks) {
     verify_graph(*task.graph);
@@ -136,8 +140,6 @@ Session::Session(const std::string& text, const CompileOptions& options,
   timed("plan", [&] {
     program = parts.tasks.empty() ? plan_program(*graph, update.get())
                                   : plan_tasks(*graph, std::move(parts), update.get());
-    program.pipelined =
-        !program.tasks.empty() && options.placement.strategy == Strategy::kPipelined;
   });
   report(45);
   timed("load", [&] { engine_ = std::make_unique<Engine>(std::move(program), options.run); });

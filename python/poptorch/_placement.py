@@ -16,6 +16,9 @@ from poptorch.options import Options
 from poptorch.strategies import ParallelPhasedExecution, PipelinedExecution, ShardedExecution
 
 _LARGEST = 64  # IPUs of one process
+# PopART's defaults, in elements.
+_OFF_CHIP_FROM = 2
+_SHARDED_FROM = 8192
 
 
 def check_placement(
@@ -172,3 +175,17 @@ def _check_count(options: Options, total: int) -> None:
             f"Failed to acquire {total} IPU(s): the partition has {limit}. Set the environment "
             f"variable TESSERA_IPUS={total} to enlarge it."
         )
+
+
+def location_options(options: Options) -> dict[str, tuple[int, bool, int, int]]:
+    """What the core is told of the tensor locations that are set."""
+    return {
+        key: (
+            location.get("onChip", -1),
+            bool(location.get("useReplicatedTensorSharding", 0)),
+            location.get("minElementsForOffChip", _OFF_CHIP_FROM),
+            location.get("minElementsForReplicatedTensorSharding", _SHARDED_FROM),
+        )
+        for key, location in options.TensorLocations._values.items()
+        if key.startswith("location_")
+    }

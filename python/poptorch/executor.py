@@ -23,7 +23,7 @@ from poptorch._optimizer_table import Settings, needs_running_mean, settings_of
 from poptorch._optimizers import AttributeWatch, DeviceOptimizer, optimizer_lines
 from poptorch._options_check import check_compilable
 from poptorch._pending import add_pending_methods
-from poptorch._placement import check_placement
+from poptorch._placement import check_placement, location_options
 from poptorch._progress import Compilation
 from poptorch._replica_groups import (
     Grouping,
@@ -299,6 +299,7 @@ class PoplarExecutor(Inspection):
                 "anchors": [a.name for a in anchors if not a.is_state],
                 "running_mean": strategy == MeanReductionStrategy.Running,
                 **self._options._execution_strategy.core_options(),
+                **location_options(self._options),
                 # PopART's enumeration has 0 for "no recomputation".
                 "recompute": self._options._Popart.options.get("autoRecomputation") != 0,
                 "trace": os.environ.get("TESSERA_TRACE", ""),

@@ -2,7 +2,7 @@
 """PopTorch's own ops. Those that only place or tune work on an IPU are identities; the others are
 written with PyTorch's ops."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -69,16 +69,18 @@ def recomputationCheckpoint(*tensors: Any) -> Any:
         tensors: tensors, or one list or tuple of them. The same is returned.
     """
 
-    def check(values: Iterable[Any]) -> None:
-        if not all(isinstance(value, torch.Tensor) for value in values):
-            raise ValueError("All inputs must be tensors")
+    given = tensors[0] if len(tensors) == 1 else tensors
+    values = list(given) if isinstance(given, (list, tuple)) else [given]
+    if not all(isinstance(value, torch.Tensor) for value in values):
+        raise ValueError("All inputs must be tensors")
+    if not running_on_ipu():
+        return given
+    from poptorch.capture.library import Checkpoint
 
-    if len(tensors) != 1:
-        check(tensors)
-        return tensors
-    only = tensors[0]
-    check(only if isinstance(only, (list, tuple)) else (only,))
-    return only
+    marked = [v if v.dtype.is_complex else Checkpoint.apply(v) for v in values]
+    if not isinstance(given, (list, tuple)):
+        return marked[0]
+    return type(given)(*marked) if hasattr(given, "_fields") else type(given)(marked)
 
 
 def set_available_memory(tensor: torch.Tensor, available_memory_proportion: float) -> torch.Tensor:

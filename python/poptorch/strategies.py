@@ -214,7 +214,11 @@ class _IPhasedExecution(_IExecutionStrategy):
     _core = "phased"
 
     def core_options(self) -> dict[str, Any]:
-        return {**super().core_options(), "separate_backward": self._separate_backward_phase}
+        return {
+            **super().core_options(),
+            "separate_backward": self._separate_backward_phase,
+            "liveness": int(self._tensors_liveness),
+        }
 
     def __init__(self, *phases: Any) -> None:
         assert phases, "There is currently no AutoStage for PhasedExecution"

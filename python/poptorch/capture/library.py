@@ -10,6 +10,7 @@ import torch
 _lib = torch.library.Library("tessera", "DEF")
 _lib.define("mark_loss(Tensor x) -> Tensor")
 _lib.define("loss_seed(Tensor loss) -> Tensor")
+_lib.define("checkpoint(Tensor x) -> Tensor")
 _lib.define(
     "sdpa(Tensor q, Tensor k, Tensor v, Tensor? mask, int stream, float dropout_p, bool is_causal, "
     "float scale) -> (Tensor, Tensor)"
@@ -35,6 +36,7 @@ ops = torch.ops.tessera
 aten = torch.ops.aten
 
 
+@torch.library.register_fake("tessera::checkpoint", lib=_lib)
 @torch.library.register_fake("tessera::loss_seed", lib=_lib)
 @torch.library.register_fake("tessera::mark_loss", lib=_lib)
 def _(x):
@@ -137,6 +139,18 @@ class MarkLoss(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x):
         return ops.mark_loss(x)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad
+
+
+class Checkpoint(torch.autograd.Function):
+    """Identity that says: this is kept for backward, what leads to it may be made again."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return ops.checkpoint(x)
 
     @staticmethod
     def backward(ctx, grad):

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+// The memory of a program on several IPUs: an arena per IPU that its tasks share, places for values
+// between tasks, and what lies on chip or in streaming memory.
+#include <algorithm>
+
+#include "plan/planner.h"
+
+namespace tessera {
+namespace {
+
+int64_t rounded(int64_t bytes) {
+  return (std::max<int64_t>(bytes, 1) + 63) / 64 * 64;
+}
+
+int64_t bytes_of(const StateDesc& s) {
+  return product(s.shape) * size_of(s.dtype);
+}
+
+// "<what>:<parameter>" belongs to the parameter.
+std::string owner_of(const std::string& state) {
+  return state.substr(state.find(':') + 1);
+}
+
+void add_states(const Graph& g, Program& p, StateIndex& states, const PartitionOptions& options) {
+  for (const Source& s : g.sources) {
+    if (s.kind == SourceKind::kInput) continue;
+    const TensorType& t = g.type(s.value);
+    auto [it, added] = states.emplace(s.name, static_cast<int>(p.states.size()));
+    if (added) {
+      p.states.push_back({s.name, t.dtype, t.shape, p.state_bytes, s.kind == SourceKind::kConst,
+                          s.kind == SourceKind::kParam});
+      p.state_bytes += rounded(t.bytes());
+    }
+    StateDesc& state = p.states[it->second];
+    const LocationRule* rule = options.rule_of(s.kind, s.name);
+    state.off_chip = options.state_off_chip(s.kind, s.name, t.shape);
+    if (rule && rule->sharded && t.count() >= rule->min_sharded) state.shards = options.replicas;
+  }
+}
+
+// Weights lie where the first task that uses them runs, what belongs to them lies with them.
+void place_states(Program& p, const StateIndex& states) {
+  std::vector<bool> placed(p.states.size(), false);
+  auto place = [&](size_t state, int ipu) {
+    if (!placed[state]) p.states[state].ipu = ipu;
+    placed[state] = true;
+  };
+  for (const TaskDesc& task : p.tasks) {
+    for (const auto* ports : {&task.inputs, &task.outputs})
+      for (const TaskPort& port : *ports)
+        if (port.kind == PortKind::kState) place(static_cast<size_t>(port.index), task.ipu);
+    for (const StepDesc& step : task.section.steps)
+      for (const auto* list : {&step.inputs, &step.outputs})
+        for (const TensorRef& t : *list) {
+          if (t.region != kStateRegion) continue;
+          auto it = std::upper_bound(
+              p.states.begin(), p.states.end(), t.offset,
+              [](int64_t offset, const StateDesc& s) { return offset < s.offset; });
+          place(static_cast<size_t>(it - p.states.begin()) - 1, task.ipu);
+        }
+  }
+  for (size_t i = 0; i < placed.size(); ++i) {
+    auto it = states.find(owner_of(p.states[i].name));
+    if (!placed[i] && it != states.end()) place(i, p.states[it->second].ipu);
+  }
+}
+
+// Ports in streaming memory get a place on chip for as long as their task runs.
+void place_ports(Program& p, const StateIndex& states) {
+  for (TaskDesc& task : p.tasks)
+    for (auto* ports : {&task.inputs, &task.outputs})
+      for (TaskPort& port : *ports) {
+        if (port.kind == PortKind::kState) port.index = states.at(port.state);
+        int64_t bytes = 0;
+        if (port.kind == PortKind::kState)
+          bytes = bytes_of(p.states[port.index]);
+        else if (port.kind == PortKind::kChannel && p.channels[port.index].off_chip)
+          bytes = p.channels[port.index].slot_bytes();
+        else
+          continue;
+        port.staging = task.staging_bytes;
+        task.staging_bytes += rounded(bytes);
+      }
+}
+
+void sum_up(Program& p, const PartitionOptions& options) {
+  const bool ahead =
+      options.strategy == Strategy::kPhased && options.liveness <= Liveness::kOffChipAfterFwd;
+  std::vector<int64_t> before(p.ipus.size(), 0);
+  for (const TaskDesc& task : p.tasks) {
+    IpuDesc& ipu = p.ipus[task.ipu];
+    ipu.arena_bytes = std::max(ipu.arena_bytes, task.arena_bytes);
+    // What the next phase needs is loaded while this one runs, unless that is switched off.
+    int64_t staging = task.staging_bytes + (ahead ? before[task.ipu] : 0);
+    before[task.ipu] = task.staging_bytes;
+    ipu.staging_bytes = std::max(ipu.staging_bytes, staging);
+  }
+  for (ChannelDesc& c : p.channels) {
+    IpuDesc& ipu = p.ipus[c.ipu];
+    int64_t& bytes = c.off_chip ? ipu.streaming_channel_bytes : ipu.channel_bytes;
+    c.offset = bytes;
+    bytes += c.slots * c.slot_bytes();
+  }
+  std::map<std::string, int64_t> streamed;  // by parameter: what its update needs on chip at once
+  for (const StateDesc& s : p.states) {
+    IpuDesc& ipu = p.ipus[s.ipu];
+    const int64_t bytes = (bytes_of(s) + s.shards - 1) / s.shards;
+    (s.off_chip ? ipu.streaming_state_bytes : ipu.state_bytes) += bytes;
+    if (!s.off_chip) continue;
+    int64_t& together = streamed[owner_of(s.name)];
+    together += rounded(bytes);
+    ipu.staging_bytes = std::max(ipu.staging_bytes, together);
+  }
+}
+
+}  // namespace
+
+Program plan_tasks(const Graph& whole, Partition partition, Graph* update) {
+  const PartitionOptions& options = partition.options;
+  Program p;
+  p.name = whole.name;
+  p.pipelined = options.strategy == Strategy::kPipelined;
+  StateIndex states;
+  add_states(whole, p, states, options);
+  for (const Source& s : whole.sources)
+    if (s.kind == SourceKind::kInput) {
+      const TensorType& t = whole.type(s.value);
+      p.inputs.push_back({s.name, t.dtype, t.shape, true});
+    }
+  for (size_t i = 0; i < whole.outputs.size(); ++i) {
+    const TensorType& t = whole.type(whole.outputs[i]);
+    p.outputs.push_back({fmt::format("out{}", i), t.dtype, t.shape, true});
+  }
+  int ipus = 1;
+  for (const TaskGraph& task : partition.tasks) ipus = std::max(ipus, task.desc.ipu + 1);
+  p.ipus.resize(static_cast<size_t>(ipus));
+  const bool frozen = whole.updates.empty() && !update;
+  for (TaskGraph& task : partition.tasks) {
+    Program own;  // its inputs and outputs are ports, its state is everyone's
+    own.states = std::move(p.states);
+    own.state_bytes = p.state_bytes;
+    plan_section(*task.graph, own, states, frozen, true, task.desc.section);
+    p.states = std::move(own.states);
+    p.state_bytes = own.state_bytes;
+    task.desc.arena_bytes = own.arena_bytes;
+    p.tasks.push_back(std::move(task.desc));
+  }
+  p.channels = std::move(partition.channels);
+  if (update) {
+    plan_section(*update, p, states, false, false, p.update);
+    add_states(*update, p, states, options);
+  }
+  p.update_arena_bytes = p.arena_bytes;
+  place_ports(p, states);
+  place_states(p, states);
+  sum_up(p, options);
+  for (const IpuDesc& ipu : p.ipus)
+    p.arena_bytes +=
+        ipu.arena_bytes + ipu.channel_bytes + ipu.staging_bytes + ipu.streaming_channel_bytes;
+  return p;
+}
+
+}  // namespace tessera

@@ -163,13 +163,7 @@ class Partitioner {
   // States with a new value that a node reads, also through free nodes.
   std::set<ValueId> states_read(const Node& n) {
     std::set<ValueId> out;
-    for (ValueId v : n.operands) {
-      if (updated_.count(v)) out.insert(v);
-      if (made_by_[v] >= 0 && position_[made_by_[v]] == kFree) {
-        const std::set<ValueId>& more = behind_[made_by_[v]];
-        out.insert(more.begin(), more.end());
-      }
-    }
+    for (ValueId v : n.operands) out.merge(states_under(v));
     return out;
   }
 
@@ -185,13 +179,29 @@ class Partitioner {
       }
       for (ValueId s : read) readers_[s].insert(position_[i]);
     }
-    for (const StateUpdate& u : g_.updates) {
-      if (per_micro_batch(u.state)) continue;
-      const int node = made_by_[u.value];
-      int at = node < 0 ? 0 : std::max(position_[node], 0);
-      if (!readers_[u.state].empty()) at = std::max(at, *readers_[u.state].rbegin());
-      update_at_[u.state] = at;
+    for (ValueId v : g_.outputs)
+      for (ValueId s : states_under(v)) readers_[s].insert(0);
+    // A new value may itself be made from other states when it is written.
+    for (bool changed = true; changed;) {
+      changed = false;
+      for (const StateUpdate& u : g_.updates) {
+        if (per_micro_batch(u.state)) continue;
+        const int node = made_by_[u.value];
+        int at = node < 0 ? 0 : std::max(position_[node], 0);
+        if (!readers_[u.state].empty()) at = std::max(at, *readers_[u.state].rbegin());
+        auto [it, added] = update_at_.emplace(u.state, at);
+        changed |= added || it->second != at;
+        it->second = at;
+        for (ValueId s : states_under(u.value)) changed |= readers_[s].insert(at).second;
+      }
     }
+  }
+
+  // Updated states that a value is, or that it is made from without having a position.
+  std::set<ValueId> states_under(ValueId v) {
+    if (updated_.count(v)) return {v};
+    const int node = made_by_[v];
+    return node >= 0 && position_[node] == kFree ? behind_[node] : std::set<ValueId>{};
   }
 
   // Values that are kept rather than made again: what a later stage of forward reads, and what the
@@ -382,9 +392,14 @@ class Partitioner {
       for (const ChannelDesc& c : channels_)
         if (c.from == static_cast<int>(t))
           for (int r : c.readers) wait(r, c.slots);
-      // A state is read after it was written for the micro-batch before.
+      // A state is read after it was written for the micro-batch before, and written after it was
+      // read for this one.
       for (auto& [state, at] : update_at_)
-        if (at != static_cast<int>(t) && readers_[state].count(static_cast<int>(t))) wait(at, 1);
+        for (int reader : readers_[state]) {
+          if (reader == at) continue;
+          if (reader == static_cast<int>(t)) wait(at, 1);
+          if (at == static_cast<int>(t)) wait(reader, 0);
+        }
       for (auto [task, n] : behind) d.waits.push_back({task, n});
     }
   }

@@ -26,6 +26,7 @@ from bench.cases import (  # noqa: E402
     calls,
     cnn,
     first_call,
+    ipus,
     memory,
     mlp,
     pointwise,
@@ -58,6 +59,7 @@ CASES = [
     *calls.CASES,
     *first_call.CASES,
     *memory.CASES,
+    *ipus.CASES,
 ]
 
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The keys that ``Options._Popart.set`` may be given, by the type of their value. Programs set them
-to tune PopART; they are checked when a model is compiled, and have no effect on virtual IPUs."""
+to tune PopART; they are checked when a model is compiled, and have no effect on virtual IPUs but
+for ``autoRecomputation``: 0 keeps the activations of pipelines."""
 
 from typing import Any
 

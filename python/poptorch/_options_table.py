@@ -577,7 +577,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "TensorLocations",
         "location_activation",
-        R,
+        P,
         "Where activations are stored.",
         setter="setActivationLocation",
         argument="location",
@@ -586,7 +586,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "TensorLocations",
         "location_weight",
-        R,
+        P,
         "Where weights are stored.",
         setter="setWeightLocation",
         argument="location",
@@ -595,7 +595,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "TensorLocations",
         "location_optimizer",
-        R,
+        P,
         "Where optimizer state is stored.",
         setter="setOptimizerLocation",
         argument="location",
@@ -604,7 +604,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "TensorLocations",
         "location_accumulator",
-        R,
+        P,
         "Where gradient accumulators are stored.",
         setter="setAccumulatorLocation",
         argument="location",
@@ -649,7 +649,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "TensorLocationSettings",
         "minElementsForOffChip",
-        R,
+        P,
         "Smaller tensors stay on chip.",
         setter="minElementsForOffChip",
         argument="min_elements",
@@ -658,7 +658,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "TensorLocationSettings",
         "minElementsForReplicatedTensorSharding",
-        R,
+        P,
         "Smaller tensors are not sharded over replicas.",
         setter="minElementsForReplicatedTensorSharding",
         argument="min_elements",
@@ -667,14 +667,14 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "TensorLocationSettings",
         "onChip",
-        R,
+        P,
         "Keep the tensors on chip.",
         method="useOnChipStorage",
     ),
     Option(
         "TensorLocationSettings",
         "useReplicatedTensorSharding",
-        R,
+        P,
         "Shard the tensors over replicas.",
         setter="useReplicatedTensorSharding",
         argument="use",

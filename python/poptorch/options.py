@@ -173,7 +173,7 @@ class _DistributedOptions(OptionsDict):
 
 
 class TensorLocationSettings(OptionsDict):
-    """Where a kind of tensor is stored; recorded, no effect on virtual IPUs."""
+    """Where a kind of tensor is stored: on chip, in streaming memory, shared out to replicas."""
 
     section = "TensorLocationSettings"
 
@@ -479,8 +479,11 @@ class Options(OptionsDict):
     def program_key(self) -> dict[str, Any]:
         """The values that decide what is compiled: the options' part of a cache key."""
         key: dict[str, Any] = {"strategy": repr(self._execution_strategy)}
+        if "autoRecomputation" in self._popart.options:
+            key["autoRecomputation"] = self._popart.options["autoRecomputation"]
         for row in OPTIONS:
-            if row.effect is not Effect.PROGRAM:
+            # Location settings are values of the tensor locations.
+            if row.effect is not Effect.PROGRAM or row.section == "TensorLocationSettings":
                 continue
             part = self if row.section == "Options" else getattr(self, row.section)
             store = self._popart.options if row.backend else part._values

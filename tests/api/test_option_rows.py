@@ -111,7 +111,7 @@ OUTSIDE_THE_KEY = [
     lambda o: o.relaxOptimizerAttributesChecks().disableModuleNamescope(),
     lambda o: o.sourceLocationExcludes(["tests"]).logCycleCount(True).randomSeed(9),
     lambda o: o.enableSyntheticData(True).enableExecutableCaching("a").enableProfiling("b"),
-    lambda o: o.TensorLocations.numIOTiles(32).setWeightLocation(poptorch.TensorLocationSettings()),
+    lambda o: o.TensorLocations.numIOTiles(32),
     lambda o: o._Popart.setPatterns({"TiedGather": True}).set("enableOutlining", False),
 ]
 

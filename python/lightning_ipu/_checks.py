@@ -25,7 +25,7 @@ def check_trainer(
                     f"Overriding `{hook}` is not supported with IPUs: data goes to them from the "
                     "host. `IPUStrategy(allow_batch_transfer_hooks=True)` calls it on the host."
                 )
-    if trainer.num_nodes > 1:
+    if trainer._accelerator_connector._num_nodes_flag > 1:
         raise error("IPUs are used on one machine: `num_nodes` must be 1.")
     if trainer._accelerator_connector._layer_sync is not None:
         raise error("`sync_batchnorm=True` is not supported with IPUs.")

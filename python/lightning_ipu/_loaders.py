@@ -2,6 +2,7 @@
 """Data loaders of the user's as loaders whose batches are as large as one run needs."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
@@ -82,30 +83,35 @@ def converted(
         object.__setattr__(result, "batch_sampler", batches)
         object.__setattr__(result, "sampler", loader.sampler)
         object.__setattr__(result, "batch_size", None)
-    elif type(loader.batch_sampler) is BatchSampler:
-        given = {} if iterable else {"sampler": loader.sampler}
-        result = poptorch.DataLoader(
-            options,
-            loader.dataset,
-            batch_size=loader.batch_size,
-            drop_last=training or loader.drop_last and count == 1,
-            auto_distributed_partitioning=False,
-            **given,
-            **settings,
-        )
     else:
-        result = poptorch.DataLoader(
-            options,
-            loader.dataset,
-            batch_sampler=loader.batch_sampler,
-            drop_last=training,
-            auto_distributed_partitioning=False,
-            **settings,
-        )
+        if type(loader.batch_sampler) is not BatchSampler:
+            settings["batch_sampler"] = loader.batch_sampler
+        elif not iterable:
+            settings.update(batch_size=loader.batch_size, sampler=loader.sampler)
+        else:
+            settings["batch_size"] = loader.batch_size
+        with _quiet(poptorch.logger):
+            result = poptorch.DataLoader(
+                options,
+                loader.dataset,
+                drop_last=training or (loader.drop_last and count == 1),
+                auto_distributed_partitioning=False,
+                **settings,
+            )
     result._micro_rows = getattr(loader.batch_sampler, "batch_size", None)
     if training and not iterable:
         _check_training(loader, result, count, refuse)
     return result
+
+
+@contextmanager
+def _quiet(logger: Any) -> Iterator[None]:
+    """Without the warning of a short last batch, which is dealt with here."""
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before
 
 
 def micro_rows(loader: Any) -> int | None:

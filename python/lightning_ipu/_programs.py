@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from lightning_ipu._loaders import combined_count
+from lightning_ipu._report import write_report
 from lightning_ipu._step import Step, StepModule
 from lightning_ipu._tree import Slot, mapped
 
@@ -123,7 +124,7 @@ class Programs:
         structure, results = step.run(args[0], args[1:])
         self._updates += executor.options.device_iterations
         if not compiled:
-            self._write_report(executor)
+            self._write_report(self._training_stage, executor)
         if type(structure) is Slot:
             return results.reduced(structure.index)
         loss = structure["loss"].index
@@ -143,7 +144,7 @@ class Programs:
         step = self.step(stage, index)
         structure, results = step.run(args[0], args[1:], micro_rows)
         if self._report is not None:
-            self._write_report(step.executor)
+            self._write_report(stage, step.executor)
         return None if structure is None else _filled(structure, results.tensors)
 
     # Optimizer and weights -----------------------------------------------------------------------
@@ -193,10 +194,13 @@ class Programs:
         """Write a report of every program into ``folder``."""
         self._report = folder
 
-    def _write_report(self, executor: Any) -> None:
+    def _write_report(self, stage: Any, executor: Any) -> None:
         if self._report is None or id(executor) in self._reported or not executor.isCompiled():
             return
         self._reported.add(id(executor))
+        write_report(
+            self._report, "training" if stage == self._training_stage else "inference", executor
+        )
 
 
 def _values_of(optimizer: Any) -> Any:

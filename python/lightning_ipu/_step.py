@@ -191,6 +191,12 @@ class Step:
         rows = _rows(batch, self._count)
         program = self._whole
         size = None
+        if micro_rows is None and self._whole_rows not in (None, rows):
+            raise ValueError(
+                f"`{program.shared['method']}` got a batch of {rows} samples, but the program was "
+                f"compiled for {self._whole_rows}: all training batches must have one size. Use "
+                "drop_last=True."
+            )
         if micro_rows is not None and rows != self._whole_rows:
             size = micro_rows()
             if size is None and self._whole_rows is not None:

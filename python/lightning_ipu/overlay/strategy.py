@@ -312,10 +312,6 @@ class IPUStrategy(ParallelStrategy):
         """The batch in the types of the program; it stays on the host."""
         if self.allow_batch_transfer_hooks and self.lightning_module is not None:
             batch = super().batch_to_device(batch, device, dataloader_idx)
-        elif self.lightning_module is not None and is_overridden(
-            "on_before_batch_transfer", self.lightning_module
-        ):
-            batch = self.lightning_module._on_before_batch_transfer(batch, dataloader_idx)
         plugin = self.precision_plugin
         if plugin.precision == "32-true":
             return batch

@@ -25,6 +25,28 @@ class MetricValue:
         self.event = event
 
 
+class FrozenIndex(int):
+    """The number of the batch that a step is captured with; a decision made by it is for ever."""
+
+    __hash__ = int.__hash__
+
+
+def _deciding(name: str) -> Callable[..., Any]:
+    plain = getattr(int, name)
+
+    def compare(self: FrozenIndex, *other: Any) -> Any:
+        warn_of_user(
+            f"A step decides something by its batch_idx, but is compiled once: the program keeps "
+            f"what was decided for batch {int(self)}."
+        )
+        return plain(self, *other)
+
+    return compare
+
+
+for _name in ("__mod__", "__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__bool__"):
+    setattr(FrozenIndex, _name, _deciding(_name))
+
 Effect = Callable[[Results, dict[int, Any]], None]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from lightning_ipu._effects import Recorder
+from lightning_ipu._effects import FrozenIndex, Recorder
 from lightning_ipu._results import Results, joined
 from lightning_ipu._tree import Slot, filled, mapped, taken
 
@@ -49,12 +49,14 @@ class StepModule(torch.nn.Module):
         ]
         batch = filled(shared["batch"], values)
         with recorder.recording(), shared["context"]():
-            result = getattr(self.module, shared["method"])(batch, *shared["rest"])
+            rest = [FrozenIndex(r) if type(r) is int else r for r in shared["rest"][:1]]
+            result = getattr(self.module, shared["method"])(batch, *rest, *shared["rest"][1:])
             if shared["is_training"]:
                 result = _with_loss(result)
         # What effects refer to comes first: they were numbered without the result.
         out = recorder.tensors
         shared["result"] = taken(result, out)
+        recorder.tensors = []  # effects live on, and would keep the whole trace alive
         shared["effects"] = recorder.effects
         shared["scalars"] = [t.dim() == 0 for t in out]
         if not out:  # a program has an output

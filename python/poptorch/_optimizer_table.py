@@ -287,10 +287,10 @@ def _group_values(optimizer: Any, row: Algorithm, group: dict[str, Any]) -> dict
         if isinstance(optimizer, optim.Optimizer):
             constant = optimizer.variable_attrs.isConstant(attribute)
         else:
-            constant = attribute in _ALWAYS_CONSTANT or (
-                attribute != "lr"
-                and attribute in defaults
-                and defaults[attribute].default == group.get(attribute)
+            # The second is set by Lightning, where a scheduler moves more than the rate.
+            constant = attribute not in ("lr", *getattr(optimizer, "_variable", ())) and (
+                attribute in _ALWAYS_CONSTANT
+                or (attribute in defaults and defaults[attribute].default == group.get(attribute))
             )
         result[name] = Value(_number(attribute, raw), constant)
     return result

@@ -103,6 +103,19 @@ def test_schedules_without_recompilation(kind, monkeypatch):
     assert len(compiled) == 1
 
 
+@pytest.mark.parametrize("name", ["sgd", "adam"])
+def test_a_schedule_that_moves_momentum_too(name):
+    class OneCycle(Net):
+        def configure_optimizers(self):
+            optimizer = OPTIMIZERS[name](self.parameters())
+            steps = self.trainer.estimated_stepping_batches
+            schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=steps)
+            return [optimizer], [{"scheduler": schedule, "interval": "step"}]
+
+    (ours, _), (theirs, _) = twins(seeded(OneCycle))
+    assert_same_weights(ours, theirs)
+
+
 def test_a_hand_made_schedule_is_seen():
     class Hand(Net):
         def on_train_batch_start(self, batch, batch_idx):

@@ -39,6 +39,22 @@ def test_a_halved_model_with_mixed_precision(precision):
     assert module.net[0].weight.dtype == torch.float16
 
 
+def test_mixed_precision():
+    from poptorch._pending import PENDING
+
+    module = seeded(Types)
+    t = trainer(max_epochs=2, precision="16-mixed")
+    if "poptorch.autocast" in {row.name for row in PENDING}:
+        with pytest.raises(Exception, match="(?i)not .*yet|not available"):
+            t.fit(module, loader())
+        return
+    t.fit(module, loader())
+    assert module.seen == (torch.float16, torch.int64, torch.float32)
+    full = seeded(Net)
+    trainer("cpu", max_epochs=2).fit(full, loader())
+    assert_same_weights(module, full, rtol=2e-2, atol=1e-2)
+
+
 def test_batches_are_cast_and_nothing_else():
     strategy = trainer(precision=16).strategy
     x, y = strategy.batch_to_device([torch.ones(2, dtype=torch.float64), torch.ones(2).int()])

@@ -409,3 +409,55 @@ def test_model_parallelism_inside_the_module():
     t.fit(module, loader(128))
     assert not torch.equal(before, module.net[3].weight)
     assert t.strategy.training_opts is options
+
+
+def test_a_decision_by_the_batch_index_is_warned_about():
+    class Decides(Net):
+        def training_step(self, batch, batch_idx):
+            loss = super().training_step(batch, batch_idx)
+            return loss * 2 if batch_idx % 2 else loss
+
+    with pytest.warns(UserWarning, match="decides something by its batch_idx") as caught:
+        trainer(max_epochs=1).fit(seeded(Decides), loader())
+    assert {w.filename for w in caught if "batch_idx" in str(w.message)} == {__file__}
+
+
+def test_without_an_optimizer_nothing_is_trained():
+    class Looks(Logs):
+        def configure_optimizers(self):
+            return None
+
+    found = []
+    for accelerator in ("ipu", "cpu"):
+        t = trainer(accelerator, max_epochs=1)
+        t.fit(module := seeded(Looks), loader())
+        found.append(t.callback_metrics)
+    assert_same_metrics(*found)
+    assert_same_weights(module, seeded(Looks), rtol=0, atol=0)
+
+
+def test_workers_of_the_loader():
+    modules = []
+    for accelerator, devices, size in (("ipu", 2, 4), ("cpu", 1, 8)):
+        module = seeded(Net)
+        given = loader(batch_size=size, num_workers=1, persistent_workers=True)
+        trainer(accelerator, devices, max_epochs=2).fit(module, given)
+        modules.append(module)
+    assert_same_weights(*modules)
+
+
+def test_the_trace_of_a_step_does_not_live_on():
+    import gc
+
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    kept = []
+
+    class Look(pl.Callback):
+        def on_train_batch_end(self, *args):
+            gc.collect()
+            kept.append(sum(isinstance(o, FakeTensor) for o in gc.get_objects()))
+
+    module = seeded(Metrics)
+    trainer(max_epochs=1, limit_train_batches=1, callbacks=[Look()]).fit(module, loader())
+    assert kept == [0]

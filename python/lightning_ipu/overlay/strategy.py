@@ -12,6 +12,7 @@ from lightning_ipu._programs import Programs
 from lightning_ipu._tree import mapped
 
 from ..accelerators.ipu import _IPU_AVAILABLE  # noqa: F401
+from ..core.optimizer import _MockOptimizer
 from ..overrides.distributed import _IndexBatchSamplerWrapper
 from ..plugins.precision.ipu import IPUPrecision
 from ..trainer.states import RunningStage, TrainerFn
@@ -32,6 +33,12 @@ _STAGES = {
     TrainerFn.TESTING: RunningStage.TESTING,
     TrainerFn.PREDICTING: RunningStage.PREDICTING,
 }
+
+
+def _cycles_betas(scheduler: Any) -> bool:
+    return bool(
+        getattr(scheduler, "cycle_momentum", False) and getattr(scheduler, "use_beta1", True)
+    )
 
 
 class IPUStrategy(ParallelStrategy):
@@ -240,7 +247,11 @@ class IPUStrategy(ParallelStrategy):
             self._programs.report_to(self.autoreport_dir or ".")
         if fitting:
             optimizer = self.optimizers[0] if self.optimizers else None
+            if isinstance(optimizer, _MockOptimizer):  # configure_optimizers returned None
+                optimizer = None
             if optimizer is not None:
+                if any(_cycles_betas(c.scheduler) for c in self.lr_scheduler_configs):
+                    optimizer._variable = ("betas",)
                 self._programs.set_clipping(
                     optimizer, trainer.gradient_clip_val, trainer.gradient_clip_algorithm
                 )

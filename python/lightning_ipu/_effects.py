@@ -169,6 +169,8 @@ class Recorder:
                 self._take_appended(container, len(old) if old is not None else 0)
                 continue
             for key, value in list(container.items()):
+                if key in _OWN and "_parameters" in container:
+                    continue  # torch's own part of a module
                 if old is not None and key in old and old[key] is value:
                     continue
                 if not _has_fakes(value) or isinstance(value, list) and id(value) in before:
@@ -203,9 +205,8 @@ def _setter(container: dict[Any, Any], key: Any, kept: Any) -> Effect:
 
 
 def _containers(module: Any) -> dict[int, tuple[Any, Any]]:
-    """Lists and dicts that the user's module holds, its own attributes first, each with a copy."""
-    own = {k: v for k, v in module.__dict__.items() if k not in _OWN}
-    found = {id(module.__dict__): (module.__dict__, own)}
+    """Attributes of the user's modules, and lists and dicts that they hold, each with a copy."""
+    found: dict[int, tuple[Any, Any]] = {}
 
     def walk(value: Any) -> None:
         if id(value) in found or type(value) not in (list, dict):
@@ -214,8 +215,11 @@ def _containers(module: Any) -> dict[int, tuple[Any, Any]]:
         for item in value if type(value) is list else value.values():
             walk(item)
 
-    for value in own.values():
-        walk(value)
+    for child in module.modules():
+        own = {k: v for k, v in child.__dict__.items() if k not in _OWN}
+        found[id(child.__dict__)] = (child.__dict__, own)
+        for value in own.values():
+            walk(value)
     return found
 
 

@@ -107,12 +107,23 @@ def test_torchmetrics_objects(devices):
     assert_same_metrics(a.callback_metrics, b.callback_metrics)
 
 
+class Layer(torch.nn.Linear):
+    """Remembers what it saw."""
+
+    seen = None
+
+    def forward(self, x):
+        self.seen = x.abs().max()
+        return super().forward(x)
+
+
 class Keeps(Net):
     def __init__(self):
         super().__init__()
         self.outputs = []
         self.by_kind = {"loss": []}
         self.epochs = []
+        self.net[0] = Layer(12, 16)
 
     def validation_step(self, batch, batch_idx):
         x, y = batch
@@ -130,7 +141,7 @@ class Keeps(Net):
         loss = torch.stack(self.by_kind["loss"]).mean()
         self.log("val_acc", (out.argmax(1) == y).float().mean())
         self.log("val_loss", loss)
-        self.epochs.append((len(self.outputs), float(self.last)))
+        self.epochs.append((len(self.outputs), float(self.last), float(self.net[0].seen)))
         self.outputs.clear()
         self.by_kind["loss"].clear()
 
@@ -144,7 +155,7 @@ def test_outputs_kept_in_lists_and_attributes():
     for metrics, epochs in kept[:2]:
         assert metrics == pytest.approx(kept[2][0], rel=1e-4)
         assert epochs[0][0] == 16  # one per micro-batch
-        assert epochs[0][1] == pytest.approx(kept[2][1][0][1], rel=1e-4)
+        assert epochs[0][1:] == pytest.approx(kept[2][1][0][1:], rel=1e-4)
 
 
 def test_early_stopping_and_plateau():

@@ -13,6 +13,8 @@ def generated_options(replicas: int, iterations: int, accumulation: int) -> Any:
     options.replicationFactor(replicas)
     options.Training.gradientAccumulation(accumulation)
     options.showCompilationProgressBar(False)
+    # A pipeline would ask for as much accumulation as it has stages; this runs with any.
+    options.setExecutionStrategy(poptorch.ShardedExecution())
     return options
 
 
@@ -30,4 +32,5 @@ def run_options(options: Any, single: bool) -> Any:
     if single:
         result.deviceIterations(1)
         result.replicationFactor(1)
+        result.setExecutionStrategy(poptorch.ShardedExecution())  # nothing to fill a pipeline with
     return result

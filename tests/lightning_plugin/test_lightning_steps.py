@@ -401,25 +401,41 @@ def test_frozen_values_are_warned_about_at_the_users_line():
     assert len(found) == 1 and found[0].filename == __file__
 
 
-def test_model_parallelism_inside_the_module():
-    class Blocks(Net):
-        def __init__(self):
-            super().__init__()
-            layers = [torch.nn.Linear(12, 12) for _ in range(3)] + [torch.nn.Linear(12, 4)]
-            self.net = torch.nn.Sequential(
-                *(poptorch.BeginBlock(m, f"b{i}", ipu_id=i) for i, m in enumerate(layers))
-            )
+class Blocks(Net):
+    """Four layers, each on an IPU of its own."""
 
-    options = poptorch.Options()
-    options.deviceIterations(2).replicationFactor(2)
-    options.Training.gradientAccumulation(4)
-    module = seeded(Blocks)
-    before = module.net[3].weight.detach().clone()
-    strategy = pl.strategies.IPUStrategy(training_opts=options)
-    t = trainer(devices=2, max_epochs=1, strategy=strategy, num_sanity_val_steps=0)
-    t.fit(module, loader(128))
-    assert not torch.equal(before, module.net[3].weight)
-    assert t.strategy.training_opts is options
+    def __init__(self):
+        super().__init__()
+        layers = [torch.nn.Linear(12, 12) for _ in range(3)] + [torch.nn.Linear(12, 4)]
+        self.net = torch.nn.Sequential(*layers)
+        self.annotated = False
+
+    def setup(self, stage):
+        if self.trainer.accelerator.name() == "ipu" and not self.annotated:
+            self.annotated = True
+            for i, layer in enumerate(self.net):
+                poptorch.BeginBlock(layer, f"block {i}", ipu_id=i)
+
+
+@pytest.mark.parametrize("pipelined", [True, False])
+def test_model_parallelism_inside_the_module(pipelined):
+    """Pipelined as the user's options say; by itself a strategy needs no accumulation."""
+    if pipelined:
+        options = poptorch.Options().deviceIterations(2).replicationFactor(2)
+        options.Training.gradientAccumulation(8)
+        inference = poptorch.Options().deviceIterations(8)
+        strategy = pl.strategies.IPUStrategy(training_opts=options, inference_opts=inference)
+        per_update = 4 * 2 * 8
+    else:
+        strategy, per_update = pl.strategies.IPUStrategy(device_iterations=20), 4 * 2
+    count = 320 if not pipelined else 256
+    ours, theirs = seeded(Blocks), seeded(Blocks)
+    t = trainer(devices=2, max_epochs=1, strategy=strategy)
+    t.fit(ours, loader(count), loader(70))
+    other = trainer("cpu", max_epochs=1)
+    other.fit(theirs, loader(count, per_update), loader(70))
+    assert_same_weights(ours, theirs)
+    assert_same_metrics(t.callback_metrics, other.callback_metrics)
 
 
 def test_a_decision_by_the_batch_index_is_warned_about():

@@ -19,7 +19,7 @@ const std::vector<PassRow>& pipeline() {
       {"dce", dce},
       {"half-partials", half_partials},
       {"round-randomly", round_randomly},  // after all that changes what is computed and rounded
-      {"assign-layouts", assign_layouts},        // after cse: a layout copy is made once
+      {"assign-layouts", assign_layouts},  // after cse: a layout copy is made once
       {"materialize-views", materialize_views},  // the only pass that needs physical strides
       {"cse-2", cse},                            // copies of one value into one order
       {"materialize-outputs",

@@ -40,7 +40,7 @@ struct RunConfig {
   OutputRule output = {};
   std::vector<OutputRule> outputs = {};  // by output; `output` for those beyond
   int threads = 1;
-  std::string trace = {};  // file for a timeline of the tasks of each call
+  std::string trace = {};     // file for a timeline of the tasks of each call
   bool check_floats = false;  // a step that makes a NaN or an infinity fails the run
 
   int64_t steps() const { return device_iterations * gradient_accumulation; }

@@ -167,12 +167,26 @@ class Partitioner {
     return out;
   }
 
+  // A batch norm that only makes new running statistics of the old ones: what it normalizes with
+  // comes from its input.
+  bool normalizes(const Node& n) const {
+    if (n.op != Op::BatchNorm) return false;
+    const std::set<ValueId> statistics(n.results.begin() + 3, n.results.end());
+    return std::none_of(g_.nodes.begin(), g_.nodes.end(), [&](const Node& user) {
+      const Location* l = location(user);
+      // Its gradient lists them too, for use in evaluation.
+      return l && l->backward && user.op != Op::BatchNormGrad &&
+             std::any_of(user.operands.begin(), user.operands.end(),
+                         [&](ValueId v) { return statistics.count(v) > 0; });
+    });
+  }
+
   // A state is written when everything that reads its old value is done.
   void place_updates() {
     repeatable_.assign(g_.nodes.size(), true);
     for (size_t i = 0; i < g_.nodes.size(); ++i) {
       std::set<ValueId> read = states_read(g_.nodes[i]);
-      repeatable_[i] = read.empty() && g_.nodes[i].op != Op::HostCall;
+      repeatable_[i] = (read.empty() || normalizes(g_.nodes[i])) && g_.nodes[i].op != Op::HostCall;
       if (position_[i] == kFree) {
         behind_[static_cast<int>(i)] = std::move(read);
         continue;

@@ -130,6 +130,32 @@ def test_recomputation_trades_memory_for_work():
     assert products(marked[0]) == products(kept[0])
 
 
+def test_batch_norm_is_made_again_and_counts_once():
+    class Normed(nn.Module):
+        def __init__(self, annotated):
+            super().__init__()
+            torch.manual_seed(6)
+            layers = [(nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH), nn.ReLU()) for _ in range(4)]
+            self.layers = nn.Sequential(*[part for layer in layers for part in layer])
+            if annotated:
+                poptorch.BeginBlock(self.layers[9], "last", ipu_id=1)
+
+        def forward(self, x, target):
+            x = self.layers(x)
+            return x, F.mse_loss(x, target)
+
+    def sgd(model):
+        return poptorch.optim.SGD(model.parameters(), lr=0.05)
+
+    expected = trained(Normed(False), options(), sgd)
+    actual = trained(Normed(True), options(poptorch.PipelinedExecution()), sgd)
+    same_results(actual, expected)
+    assert actual[2]["layers.1.num_batches_tracked"] == 16
+    large = [c for c in actual[0]["channels"] if c["ipu"] == 0 and c["bytes"] == ACTIVATION]
+    # Of three layers nothing is kept but their result; and gradients come in.
+    assert sorted((c["from"], c["slots"]) for c in large) == [(0, 2), (2, 2)]
+
+
 # Failures -----------------------------------------------------------------------------------------
 
 

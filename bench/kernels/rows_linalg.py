@@ -56,3 +56,9 @@ for replacement in (True, False):
         make=lambda: [torch.rand(256, 1000)],
         random=True,
     )
+
+half = Family(ROWS, "half")
+for dtype in (torch.float16, torch.bfloat16):
+    kind = str(dtype).removeprefix("torch.")
+    half.row(f"mm {kind}", torch.mm, (1024, 1024), (1024, 1024), dtype=dtype)
+    half.row(f"layer_norm {kind}", lambda x: torch.layer_norm(x, (768,)), (1024, 768), dtype=dtype)

@@ -35,6 +35,15 @@ def test_a_plain_attribute_is_frozen_with_a_warning_that_names_it(opts, log):
     assert "inner.read" not in log.text
 
 
+@pytest.mark.parametrize("name", ["weight_norm", "spectral_norm"])
+@pytest.mark.filterwarnings("ignore")
+def test_weights_made_by_hooks_are_no_state_and_no_mistake(opts, log, name):
+    model = getattr(nn.utils, name)(nn.Linear(4, 4)).eval()
+    x = torch.randn(2, 4)
+    torch.testing.assert_close(poptorch.inferenceModel(model, opts)(x), model(x))
+    assert "changed in forward" not in log.text
+
+
 class Counter(nn.Module):
     def __init__(self):
         super().__init__()

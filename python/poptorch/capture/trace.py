@@ -222,6 +222,12 @@ def _fake_state(slot, casting):
     return fake
 
 
+def _made_by_hooks(module):
+    """Attributes that a weight norm, a spectral norm or a pruning makes anew in every call."""
+    hooks = module._forward_pre_hooks.values()
+    return {getattr(h, "name", getattr(h, "_tensor_name", None)) for h in hooks}
+
+
 class _Swap:
     """Puts fake tensors in the place of a model's state, and everything back afterwards."""
 
@@ -235,8 +241,9 @@ class _Swap:
     def __enter__(self):
         for prefix, module in self.model.named_modules():
             attributes = dict(module.__dict__)
+            made = _made_by_hooks(module)
             for key, value in attributes.items():
-                if isinstance(value, torch.Tensor):
+                if isinstance(value, torch.Tensor) and key not in made:
                     name = f"{prefix}.{key}" if prefix else key
                     self.plain.append((name, module, key, value, value._version))
             kinds = (("Parameter", module._parameters), ("Buffer", module._buffers))

@@ -228,6 +228,11 @@ def _made_by_hooks(module):
     return {getattr(h, "name", getattr(h, "_tensor_name", None)) for h in hooks}
 
 
+def _version(tensor):
+    """How often it was changed in place; tensors made in inference mode do not know."""
+    return 0 if tensor.is_inference() else tensor._version
+
+
 class _Swap:
     """Puts fake tensors in the place of a model's state, and everything back afterwards."""
 
@@ -245,7 +250,7 @@ class _Swap:
             for key, value in attributes.items():
                 if isinstance(value, torch.Tensor) and key not in made:
                     name = f"{prefix}.{key}" if prefix else key
-                    self.plain.append((name, module, key, value, value._version))
+                    self.plain.append((name, module, key, value, _version(value)))
             kinds = (("Parameter", module._parameters), ("Buffer", module._buffers))
             self.saved.append((module, attributes, [(k, d, dict(d)) for k, d in kinds]))
             for _, tensors in kinds:
@@ -281,7 +286,7 @@ class _Swap:
         return [
             name
             for name, module, key, tensor, version in self.plain
-            if module.__dict__.get(key) is not tensor or tensor._version != version
+            if module.__dict__.get(key) is not tensor or _version(tensor) != version
         ]
 
     def __exit__(self, *_exc):

@@ -15,6 +15,11 @@ int64_t available_memory();
 // kills the process that uses it, so asking it is not enough.
 void check_memory(int64_t bytes);
 
+// Things in an arena start on lines of the cache.
+constexpr int64_t whole_lines(int64_t bytes) {
+  return (bytes + 63) / 64 * 64;
+}
+
 class Arena {
  public:
   Arena() = default;

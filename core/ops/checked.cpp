@@ -18,10 +18,6 @@ namespace {
 
 constexpr int kNan = 1, kInf = 2;
 
-bool has_numbers(const TensorRef& t) {
-  return is_float(t.dtype);
-}
-
 int kind_of(double v) {
   return std::isnan(v) ? kNan : std::isinf(v) ? kInf : 0;
 }
@@ -84,7 +80,7 @@ class CheckedKernel final : public Kernel {
   void run(const RunCtx& ctx) const override {
     int before = infinite_ ? kInf : 0, after = 0;
     for (const TensorRef& t : inputs_)
-      if (has_numbers(t)) before |= scan(ctx, t);
+      if (is_float(t.dtype)) before |= scan(ctx, t);
     seen_.fetch_or(before, std::memory_order_relaxed);
     ctx.barrier();  // the operands may be written over
     before = seen_.load(std::memory_order_relaxed);
@@ -92,7 +88,7 @@ class CheckedKernel final : public Kernel {
     ctx.barrier();
     if (ctx.thread == 0) seen_.store(0, std::memory_order_relaxed);
     for (const TensorRef& t : outputs_)
-      if (has_numbers(t)) after |= scan(ctx, t);
+      if (is_float(t.dtype)) after |= scan(ctx, t);
     if ((after & kNan) != 0 && (before & kNan) == 0)
       fail_run(ctx, "[{}] floating point exception: the result is not a number", ops_);
     else if ((after & kInf) != 0 && before == 0)
@@ -111,7 +107,7 @@ class CheckedKernel final : public Kernel {
 
 KernelPtr make_checked(const StepDesc& desc, KernelPtr kernel) {
   bool any = false;
-  for (const TensorRef& t : desc.outputs) any = any || has_numbers(t);
+  for (const TensorRef& t : desc.outputs) any = any || is_float(t.dtype);
   return any ? std::make_unique<CheckedKernel>(desc, std::move(kernel)) : std::move(kernel);
 }
 

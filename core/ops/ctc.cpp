@@ -34,7 +34,7 @@ class CtcKernel final : public Kernel {
     zero_infinity_ = d.args.boolean(grad_ ? 8 : 5);
     steps_ = logp_.shape[0], batch_ = logp_.shape[1], classes_ = logp_.shape[2];
     states_ = alpha_.shape[2];
-    labels_bytes_ = (states_ * 4 + 63) / 64 * 64;
+    labels_bytes_ = whole_lines(states_ * 4);
     thread_bytes_ = labels_bytes_ + 4 * kernels::ctc_scratch_floats(states_);
   }
 

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/arena.h"
 #include "base/attrs.h"
 #include "base/tensor.h"
 #include "base/work.h"

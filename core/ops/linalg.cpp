@@ -99,8 +99,7 @@ class BatchKernel final : public Kernel {
  public:
   BatchKernel(const StepDesc& d, int64_t items, int64_t size)
       : d_(d), items_(items), wide_(size <= kWideBelow) {
-    bytes_ =
-        ((wide_ ? Body::template bytes<double>(d) : Body::template bytes<float>(d)) + 63) / 64 * 64;
+    bytes_ = whole_lines(wide_ ? Body::template bytes<double>(d) : Body::template bytes<float>(d));
   }
   bool single_thread() const override { return items_ == 1 || bytes_ * items_ < (1 << 15); }
   bool may_fail() const override { return Body::kMayFail; }

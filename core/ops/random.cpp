@@ -89,7 +89,7 @@ class MultinomialKernel final : public Kernel {
   }
 
  private:
-  int64_t row_bytes() const { return (classes_ * 16 + 63) / 64 * 64; }
+  int64_t row_bytes() const { return whole_lines(classes_ * 16); }
 
   bool usable(const RunCtx& c, const float* w) const {
     int wrong = 0, positive = 0;

@@ -210,7 +210,7 @@ class ReduceKernel final : public Kernel {
 
  private:
   // Partial results of one block: a tile of columns or one result, padded against false sharing.
-  int64_t row_bytes() const { return ((by_columns_ ? tile_ : kRowBatch) * part_ + 63) / 64 * 64; }
+  int64_t row_bytes() const { return whole_lines((by_columns_ ? tile_ : kRowBatch) * part_); }
   const std::byte* x_at(const RunCtx& c, int64_t element) const {
     return c.ptr<const std::byte>(x_) + element * size_of(x_.dtype);
   }

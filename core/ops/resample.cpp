@@ -172,7 +172,7 @@ class ResampleKernel final : public Kernel {
   }
 
  private:
-  int64_t row_bytes() const { return (row_.in * inner_ * 4 + 63) / 64 * 64; }
+  int64_t row_bytes() const { return whole_lines(row_.in * inner_ * 4); }
 
   template <typename T>
   void move_elements(const std::byte* from, std::byte* to) const {

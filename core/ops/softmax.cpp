@@ -102,7 +102,7 @@ class SoftmaxKernel final : public Kernel {
  private:
   // One unit of work: a row, or a block of neighbours.
   int64_t unit_bytes() const {
-    return (len_ * (mode_ == Mode::kLanes ? block_ : 1) * 4 + 63) / 64 * 64;
+    return whole_lines(len_ * (mode_ == Mode::kLanes ? block_ : 1) * 4);
   }
 
   void run_copied(const RunCtx& c) const {

@@ -28,7 +28,7 @@ class SortKernel final : public Kernel {
         descending_(d.op == Op::Topk ? d.args.boolean(3) : d.op == Op::Sort && d.args.boolean(2)),
         wanted_(d.op == Op::Topk ? d.args.integer(1) : rows_.len),
         shared_(rows_.shared()) {
-    row_bytes_ = (rows_.len * rows_.fns->pair + 63) / 64 * 64;
+    row_bytes_ = whole_lines(rows_.len * rows_.fns->pair);
     // Rows across memory are read and written together, a few neighbours at a time.
     if (rows_.step[0] != 1 && row_bytes_ > 0)
       group_ = std::clamp<int64_t>((1 << 20) / row_bytes_, 1, 16);

@@ -79,7 +79,7 @@ struct OrderRows {
     });
   }
   int64_t packed_bytes() const {
-    return step[0] == 1 ? 0 : (kPacked * len * size_of(x.dtype) + 63) / 64 * 64;
+    return step[0] == 1 ? 0 : whole_lines(kPacked * len * size_of(x.dtype));
   }
 
   // Results i .. i + n of the row at `at` from pairs.

@@ -83,7 +83,7 @@ class RankKernel final : public Kernel {
         shared_(rows_.shared()) {
     // Room for a part of the row and one more, for threads that share it all parts lie behind each
     // other.
-    pairs_bytes_ = ((rows_.len + 1) * rows_.fns->pair + 63) / 64 * 64;
+    pairs_bytes_ = whole_lines((rows_.len + 1) * rows_.fns->pair);
   }
 
   bool single_thread() const override { return rows_.x.count() < kSortSmall; }

@@ -91,7 +91,7 @@ class WidenedKernel final : public Kernel {
         t.dtype = DType::F32;
         if (!is_dense(t)) t.strides = dense_strides(t.shape);
         copy_at_.push_back(bytes_);
-        bytes_ += (t.count() * 4 + 63) / 64 * 64;
+        bytes_ += whole_lines(t.count() * 4);
       } else {
         copy_at_.push_back(-1);
       }

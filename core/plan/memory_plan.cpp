@@ -10,8 +10,6 @@
 namespace tessera {
 
 int64_t assign_offsets(const std::vector<Lifetime>& buffers, std::vector<int64_t>& offsets) {
-  constexpr int64_t kAlign = 64;
-  auto rounded = [](int64_t n) { return (n + kAlign - 1) / kAlign * kAlign; };
   std::vector<int> order(buffers.size());
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(),
@@ -22,12 +20,12 @@ int64_t assign_offsets(const std::vector<Lifetime>& buffers, std::vector<int64_t
   for (int i : order) {
     const Lifetime& b = buffers[i];
     if (b.bytes == 0) continue;
-    int64_t need = rounded(b.bytes), at = 0;
+    int64_t need = whole_lines(b.bytes), at = 0;
     for (int j : placed) {
       const Lifetime& other = buffers[j];
       if (other.last < b.first || b.last < other.first) continue;
       if (offsets[j] >= at + need) break;
-      at = std::max(at, offsets[j] + rounded(other.bytes));
+      at = std::max(at, offsets[j] + whole_lines(other.bytes));
     }
     offsets[i] = at;
     total = std::max(total, at + need);

@@ -87,14 +87,8 @@ class SectionPlanner {
         r.region = kFirstInputRegion + port++;
         p_.inputs.push_back({s.name, r.dtype, r.shape, true});
       } else {
-        auto [it, added] = states_.emplace(s.name, static_cast<int>(p_.states.size()));
-        if (added) {
-          p_.states.push_back({s.name, r.dtype, r.shape, p_.state_bytes,
-                               s.kind == SourceKind::kConst, s.kind == SourceKind::kParam});
-          p_.state_bytes += (std::max<int64_t>(r.bytes(), 1) + 63) / 64 * 64;
-        }
         r.region = kStateRegion;
-        r.offset = p_.states[it->second].offset;
+        r.offset = add_state(s, g_.type(s.value), p_, states_).offset;
         state_place_[s.value] = r;
       }
       place_[s.value] = r;
@@ -392,6 +386,16 @@ class SectionPlanner {
 };
 
 }  // namespace
+
+StateDesc& add_state(const Source& s, const TensorType& t, Program& p, StateIndex& states) {
+  auto [it, added] = states.emplace(s.name, static_cast<int>(p.states.size()));
+  if (added) {
+    p.states.push_back({s.name, t.dtype, t.shape, p.state_bytes, s.kind == SourceKind::kConst,
+                        s.kind == SourceKind::kParam});
+    p.state_bytes += whole_lines(std::max<int64_t>(t.bytes(), 1));  // no two at one place
+  }
+  return p.states[it->second];
+}
 
 void plan_section(Graph& g, Program& p, StateIndex& states, bool frozen, bool micro, Section& out) {
   SectionPlanner(g, p, states, frozen).plan(micro, out);

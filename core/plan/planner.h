@@ -29,6 +29,9 @@ std::vector<int> schedule(const Graph& g, const std::vector<std::pair<int, int>>
 
 using StateIndex = std::unordered_map<std::string, int>;  // into Program::states
 
+// The state that a source stands for, behind all others if it is new.
+StateDesc& add_state(const Source& s, const TensorType& t, Program& p, StateIndex& states);
+
 // Plans one graph. `frozen`: the program never writes what the section reads of the state; `micro`:
 // its outputs are those of the program.
 void plan_section(Graph& g, Program& p, StateIndex& states, bool frozen, bool micro, Section& out);

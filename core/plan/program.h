@@ -5,8 +5,10 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "base/arena.h"
 #include "base/work.h"
 #include "ops/kernel.h"
 
@@ -26,6 +28,10 @@ struct StateDesc {
   int ipu = 0;
   bool off_chip = false;  // in streaming memory
   int64_t shards = 1;     // replicas that each keep a part
+  int64_t bytes() const { return product(shape) * size_of(dtype); }
+  // Gradients and optimizer states are named "<what>:<parameter>"; those of the model have no
+  // colon.
+  std::string_view owner() const { return std::string_view(name).substr(name.find(':') + 1); }
 };
 
 struct PortDesc {
@@ -80,7 +86,8 @@ struct ChannelDesc {
   Dims shape;
   int64_t slots = 1;
   int64_t offset = 0;  // into the channels of the IPU, on chip or off; slots lie one after another
-  int64_t slot_bytes() const { return (product(shape) * size_of(dtype) + 63) / 64 * 64; }
+  int64_t bytes() const { return product(shape) * size_of(dtype); }
+  int64_t slot_bytes() const { return whole_lines(bytes()); }
   bool off_chip = false;  // in streaming memory
 };
 

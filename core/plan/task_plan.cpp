@@ -8,30 +8,11 @@
 namespace tessera {
 namespace {
 
-int64_t rounded(int64_t bytes) {
-  return (std::max<int64_t>(bytes, 1) + 63) / 64 * 64;
-}
-
-int64_t bytes_of(const StateDesc& s) {
-  return product(s.shape) * size_of(s.dtype);
-}
-
-// "<what>:<parameter>" belongs to the parameter.
-std::string owner_of(const std::string& state) {
-  return state.substr(state.find(':') + 1);
-}
-
 void add_states(const Graph& g, Program& p, StateIndex& states, const PartitionOptions& options) {
   for (const Source& s : g.sources) {
     if (s.kind == SourceKind::kInput) continue;
     const TensorType& t = g.type(s.value);
-    auto [it, added] = states.emplace(s.name, static_cast<int>(p.states.size()));
-    if (added) {
-      p.states.push_back({s.name, t.dtype, t.shape, p.state_bytes, s.kind == SourceKind::kConst,
-                          s.kind == SourceKind::kParam});
-      p.state_bytes += rounded(t.bytes());
-    }
-    StateDesc& state = p.states[it->second];
+    StateDesc& state = add_state(s, t, p, states);
     const LocationRule* rule = options.rule_of(s.kind, s.name);
     state.off_chip = options.state_off_chip(s.kind, s.name, t.shape);
     if (rule && rule->sharded && t.count() >= rule->min_sharded) state.shards = options.replicas;
@@ -60,7 +41,7 @@ void place_states(Program& p, const StateIndex& states) {
         }
   }
   for (size_t i = 0; i < placed.size(); ++i) {
-    auto it = states.find(owner_of(p.states[i].name));
+    auto it = states.find(std::string(p.states[i].owner()));
     if (!placed[i] && it != states.end()) place(i, p.states[it->second].ipu);
   }
 }
@@ -73,13 +54,13 @@ void place_ports(Program& p, const StateIndex& states) {
         if (port.kind == PortKind::kState) port.index = states.at(port.state);
         int64_t bytes = 0;
         if (port.kind == PortKind::kState)
-          bytes = bytes_of(p.states[port.index]);
+          bytes = p.states[port.index].bytes();
         else if (port.kind == PortKind::kChannel && p.channels[port.index].off_chip)
           bytes = p.channels[port.index].slot_bytes();
         else
           continue;
         port.staging = task.staging_bytes;
-        task.staging_bytes += rounded(bytes);
+        task.staging_bytes += whole_lines(bytes);
       }
 }
 
@@ -104,11 +85,11 @@ void sum_up(Program& p, const PartitionOptions& options) {
   std::map<std::string, int64_t> streamed;  // by parameter: what its update needs on chip at once
   for (const StateDesc& s : p.states) {
     IpuDesc& ipu = p.ipus[s.ipu];
-    const int64_t bytes = (bytes_of(s) + s.shards - 1) / s.shards;
+    const int64_t bytes = (s.bytes() + s.shards - 1) / s.shards;
     (s.off_chip ? ipu.streaming_state_bytes : ipu.state_bytes) += bytes;
     if (!s.off_chip) continue;
-    int64_t& together = streamed[owner_of(s.name)];
-    together += rounded(bytes);
+    int64_t& together = streamed[std::string(s.owner())];
+    together += whole_lines(bytes);
     ipu.staging_bytes = std::max(ipu.staging_bytes, together);
   }
 }

@@ -5,9 +5,7 @@
 
 #include <atomic>
 
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
+#include "runtime/clock.h"
 
 namespace tessera {
 
@@ -42,12 +40,6 @@ class Barrier {
   }
 
  private:
-  static constexpr int kSpins = 2000;  // a pause is about 49 ns here
-  static void pause() {
-#if defined(__x86_64__)
-    _mm_pause();
-#endif
-  }
   int count_;
   alignas(64) std::atomic<int> arrived_{0};
   alignas(64) std::atomic<uint32_t> phase_{0};

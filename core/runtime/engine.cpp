@@ -12,6 +12,7 @@
 #include "kernels/half.h"
 #include "ops/checked.h"
 #include "ops/run_error.h"
+#include "runtime/clock.h"
 #include "runtime/denormals.h"
 
 namespace tessera {
@@ -95,15 +96,6 @@ void accumulate_output(const PortDesc& port, void* sum, const void* x) {
   }
 }
 
-double seconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
-void keep_best(double& best, std::chrono::steady_clock::time_point start) {
-  const double us = 1e6 * seconds_since(start);
-  if (best < 0 || us < best) best = us;
-}
-
 // Calls back into the engine's table of host functions.
 class HostKernel final : public Kernel {
  public:
@@ -156,7 +148,7 @@ Engine::Engine(Program program, RunConfig config)
       scratch = std::max(scratch,
                          s.kernel->scratch_bytes(s.kernel->single_thread() ? 1 : config_.threads));
     }
-  scratch_per_thread_ = (scratch_per_thread_ + 63) / 64 * 64;
+  scratch_per_thread_ = whole_lines(scratch_per_thread_);
   if (program_.pipelined) scratch = std::max(scratch, config_.threads * scratch_per_thread_);
   scratch_ = Arena(std::max<int64_t>(scratch, 64));
   for (const StateDesc& s : program_.states)
@@ -165,7 +157,7 @@ Engine::Engine(Program program, RunConfig config)
   for (size_t i = 0; i < rules_.size(); ++i) {
     aside_.push_back(aside);
     if (rules_[i].mode == OutputMode::kSum || rules_[i].mode == OutputMode::kEveryN)
-      aside += (program_.outputs[i].bytes() + 63) / 64 * 64;
+      aside += whole_lines(program_.outputs[i].bytes());
   }
   if (aside > 0) sums_ = Arena(aside);
   replicas_ = ReplicaStates(program_, config_, state_.data());
@@ -361,6 +353,8 @@ std::vector<double> Engine::step_times() const {
 }
 
 void Engine::check_errors() {
+  if (stop_.load(std::memory_order_relaxed))
+    throw Interrupted("the run was interrupted; weights may be from the middle of a step");
   if (auto error = errors_.take()) throw UserError(error->message, error->where);
 }
 
@@ -389,8 +383,7 @@ void Engine::run_section(const Loaded& loaded, const std::function<bool()>& poll
       loaded.steps[s.begin].kernel->run(ctx);
       if (profiling_) keep_best(loaded.steps[s.begin].best_us, start);
     }
-    if (stop_.load(std::memory_order_relaxed) || (poll && poll()))
-      throw Interrupted("the run was interrupted; weights may be from the middle of a step");
+    if (poll && poll()) stop_.store(true);
     check_errors();
   }
 }
@@ -424,7 +417,7 @@ void Engine::run(const std::vector<const void*>& inputs, const std::vector<void*
 std::byte* Engine::input_at(int64_t input, int64_t step, int64_t replica) const {
   const int64_t groups = config_.replicas / config_.input_group;
   const int64_t group =
-      config_.orthogonal_groups ? replica % groups : replica / config_.input_group;
+      replica_group(replica, config_.replicas, config_.input_group, config_.orthogonal_groups);
   return const_cast<std::byte*>(static_cast<const std::byte*>((*inputs_)[input])) +
          (step * groups + group) * program_.inputs[input].bytes();
 }

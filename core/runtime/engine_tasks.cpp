@@ -8,15 +8,12 @@
 #include <fstream>
 
 #include "base/error.h"
+#include "runtime/clock.h"
 #include "runtime/denormals.h"
 #include "runtime/engine.h"
 
 namespace tessera {
 namespace {
-
-double seconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
 
 // Libraries fix the number of their threads when a kernel is made.
 class OneThreadPerKernel {
@@ -71,10 +68,10 @@ std::byte* Engine::channel_slot(int channel, int64_t micro) const {
 std::pair<std::byte*, int64_t> Engine::port_home(const TaskPort& p, const Micro& m) const {
   if (p.kind == PortKind::kChannel) {
     const ChannelDesc& c = program_.channels[p.index];
-    return {channel_slot(p.index, m.order), product(c.shape) * size_of(c.dtype)};
+    return {channel_slot(p.index, m.order), c.bytes()};
   }
   const StateDesc& s = program_.states[p.index];
-  return {state_.data() + s.offset, product(s.shape) * size_of(s.dtype)};
+  return {state_.data() + s.offset, s.bytes()};
 }
 
 // Where a task sees a port: in staging memory, if it lies off chip.
@@ -134,7 +131,7 @@ void Engine::finish_task(int index, const Micro& m) {
   for (const CopyDesc& c : desc.copies) {
     const ChannelDesc& from = program_.channels[c.from];
     std::memcpy(channel_slot(c.to, m.order), channel_slot(c.from, m.order),
-                static_cast<size_t>(product(from.shape) * size_of(from.dtype)));
+                static_cast<size_t>(from.bytes()));
   }
 }
 
@@ -154,8 +151,7 @@ void Engine::run_alone(const Loaded& loaded, std::byte* const* bases, int thread
     }
     const auto start = std::chrono::steady_clock::now();
     s.kernel->run(ctx);
-    const double us = 1e6 * seconds_since(start);
-    if (s.best_us < 0 || us < s.best_us) s.best_us = us;
+    keep_best(s.best_us, start);
   }
 }
 
@@ -215,8 +211,6 @@ void Engine::run_pipeline(int64_t first, int64_t batch, int64_t replica, int64_t
     return stop_.load(std::memory_order_relaxed) || errors_.any();
   };
   schedule_->run(batch * lanes, team_, run, stop);
-  if (stop_.load(std::memory_order_relaxed))
-    throw Interrupted("the run was interrupted; weights may be from the middle of a step");
   check_errors();
 }
 

@@ -8,14 +8,6 @@
 namespace tessera {
 namespace {
 
-int64_t bytes_of(const StateDesc& s) {
-  return product(s.shape) * size_of(s.dtype);
-}
-
-int64_t rounded(int64_t bytes) {
-  return (bytes + 63) / 64 * 64;
-}
-
 void copy_bytes(std::byte* to, const std::byte* from, int64_t bytes) {
   std::memcpy(to, from, static_cast<size_t>(bytes));
 }
@@ -23,7 +15,7 @@ void copy_bytes(std::byte* to, const std::byte* from, int64_t bytes) {
 bool writes(const Section& section, const StateDesc& s) {
   for (const StepDesc& step : section.steps)
     for (const TensorRef& t : step.outputs)
-      if (t.region == kStateRegion && t.offset >= s.offset && t.offset < s.offset + bytes_of(s))
+      if (t.region == kStateRegion && t.offset >= s.offset && t.offset < s.offset + s.bytes())
         return true;
   return false;
 }
@@ -37,12 +29,8 @@ bool written_by_micro(const Program& program, const StateDesc& s) {
   return false;
 }
 
-// Gradients and optimizer states are named "<what>:<parameter>"; those of the model have no colon.
-bool belongs_to(const std::string& state, const std::string& param) {
-  return state == param || state.ends_with(":" + param);
-}
-bool is_of_the_model(const std::string& state) {
-  return state.find(':') == std::string::npos && state != "rng";
+bool is_of_the_model(const StateDesc& s) {
+  return s.owner() == s.name && s.name != "rng";
 }
 
 }  // namespace
@@ -53,9 +41,9 @@ ReplicaStates::ReplicaStates(const Program& program, const RunConfig& config, st
   int64_t at = 0, saved = 0;
   for (const StateDesc& s : program.states) {
     const bool in_micro = written_by_micro(program, s);
-    Copied c{s.offset, bytes_of(s), at, replicas_, 1, false, false, true};
+    Copied c{s.offset, s.bytes(), at, replicas_, 1, false, false, true};
     auto it = std::find_if(config.grouped.begin(), config.grouped.end(),
-                           [&](const GroupedParam& p) { return belongs_to(s.name, p.name); });
+                           [&](const GroupedParam& p) { return s.owner() == p.name; });
     if (it != config.grouped.end()) {
       c.group_size = it->group_size;
       c.groups = replicas_ / c.group_size;
@@ -63,14 +51,14 @@ ReplicaStates::ReplicaStates(const Program& program, const RunConfig& config, st
       c.hosted = true;
       c.in_micro = in_micro || s.name == it->name;
       rounds_ = std::max(rounds_, c.groups);
-    } else if (!in_micro || !is_of_the_model(s.name)) {
+    } else if (!in_micro || !is_of_the_model(s)) {
       if (!writes(program.update, s)) continue;
       shared_.push_back({s.offset, c.bytes, saved});
-      saved += rounded(c.bytes);
+      saved += whole_lines(c.bytes);
       continue;
     }
     copied_.push_back(c);
-    at += rounded(c.groups * c.bytes);
+    at += whole_lines(c.groups * c.bytes);
   }
   if (at > 0) copies_ = Arena(at);
   if (rounds_ > 1 && saved > 0) saved_ = Arena(saved);
@@ -89,7 +77,7 @@ Dims ReplicaStates::host_shape(const StateDesc& state) const {
 }
 
 void ReplicaStates::write(const StateDesc& state, const std::byte* from) {
-  copy_bytes(state_ + state.offset, from, bytes_of(state));
+  copy_bytes(state_ + state.offset, from, state.bytes());
   const Copied* c = find(state);
   for (int64_t g = 0; c && g < c->groups; ++g)
     copy_bytes(copy_of(*c, g), c->hosted ? from + g * c->bytes : from, c->bytes);
@@ -100,7 +88,7 @@ void ReplicaStates::read(const StateDesc& state, std::byte* to) const {
   if (c)
     copy_bytes(to, copy_of(*c, 0), c->hosted ? c->groups * c->bytes : c->bytes);
   else
-    copy_bytes(to, state_ + state.offset, bytes_of(state));
+    copy_bytes(to, state_ + state.offset, state.bytes());
 }
 
 void ReplicaStates::fetch(const Copied& c, int64_t group) {

@@ -6,9 +6,7 @@
 #include <algorithm>
 #include <chrono>
 
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
+#include "runtime/clock.h"
 
 namespace tessera {
 
@@ -35,15 +33,13 @@ int TaskSchedule::pick() const {
   return best;
 }
 
-// Spins for about 0.1 ms before it sleeps, as the barrier does.
+// Spins before it sleeps, as the barrier does.
 void TaskSchedule::wait(std::unique_lock<std::mutex>& lock) {
   const uint64_t seen = version_.load(std::memory_order_acquire);
   lock.unlock();
-  for (int spin = 0; spin < 2000; ++spin) {
+  for (int spin = 0; spin < kSpins; ++spin) {
     if (version_.load(std::memory_order_acquire) != seen) break;
-#if defined(__x86_64__)
-    _mm_pause();
-#endif
+    pause();
   }
   lock.lock();
   if (version_.load(std::memory_order_acquire) != seen) return;

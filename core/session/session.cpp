@@ -68,7 +68,7 @@ std::string places_json(const Program& p) {
   for (const ChannelDesc& c : p.channels)
     channels.push_back(fmt::format(
         "{{\"from\": {}, \"readers\": [{}], \"ipu\": {}, \"slots\": {}, \"bytes\": {}}}", c.from,
-        fmt::join(c.readers, ", "), c.ipu, c.slots, product(c.shape) * size_of(c.dtype)));
+        fmt::join(c.readers, ", "), c.ipu, c.slots, c.bytes()));
   return fmt::format("\"ipus\": [{}], \"tasks\": [{}], \"channels\": [{}]", fmt::join(ipus, ", "),
                      fmt::join(tasks, ", "), fmt::join(channels, ", "));
 }

@@ -2,47 +2,28 @@
 """``trainingModel`` and ``inferenceModel``: a module wrapped so that calling it runs its compiled
 program on virtual IPUs."""
 
-import json
-import os
 from datetime import timedelta
 from typing import Any
 
 import torch
 
-from poptorch import _core, _logging, _state, autocasting
+from poptorch import _state
 from poptorch._args import Bound, Preparer, Signature, Template, micro_batch
 from poptorch._batching import Batching
-from poptorch._blocks import module_repr, placing
-from poptorch._errors import Error, createPoptorchError, raise_core_error
+from poptorch._blocks import module_repr
+from poptorch._compiling import compile_model
+from poptorch._errors import createPoptorchError
 from poptorch._executable import Executable
-from poptorch._hooks import around_capture
-from poptorch._host_calls import bind_host_calls
-from poptorch._inspection import Anchor, Inspection, anchors_of
+from poptorch._inspection import Anchor, Inspection
 from poptorch._logging import logger
 from poptorch._optimizer_table import Settings, needs_running_mean, settings_of
-from poptorch._optimizers import AttributeWatch, DeviceOptimizer, optimizer_lines
+from poptorch._optimizers import AttributeWatch, DeviceOptimizer
 from poptorch._options_check import check_compilable
 from poptorch._pending import add_pending_methods
-from poptorch._placement import check_placement, location_options
 from poptorch._progress import Compilation
-from poptorch._replica_groups import (
-    Grouping,
-    ParameterProxy,
-    group_sizes,
-    one_group,
-    warn_if_unused,
-)
+from poptorch._replica_groups import Grouping, ParameterProxy
 from poptorch._version import __version__
-from poptorch.capture import capture
-from poptorch.capture.casting import Casting
-from poptorch.capture.errors import excluding
-from poptorch.enums import (
-    ConnectionType,
-    HalfFloatCastingBehavior,
-    MeanReductionStrategy,
-    OutputMode,
-    ReductionType,
-)
+from poptorch.enums import ConnectionType, MeanReductionStrategy, OutputMode
 from poptorch.optim import SGD
 from poptorch.optim import Optimizer as PoptorchOptimizer
 from poptorch.options import Options
@@ -178,58 +159,30 @@ class PoplarExecutor(Inspection):
             self._links = [s for s in _state.syncs_of(self._model) if s is not self._sync]
             for sync in (*self._links, self._sync):
                 sync.refresh()
-            groups = group_sizes(self._groupings, self._model, batching.replicas)
-            with (
-                around_capture(),
-                placing(self._options._execution_strategy) as begun,
-                excluding(self._options._source_location_excludes),
-                _state.plain_tensors(self._model),
-                one_group(self._model, groups) as standins,
-            ):
-                captured = capture(
-                    self._model,
-                    micro.args,
-                    micro.kwargs,
-                    training=self._training,
-                    native_ops=_native_ops(),
-                    name="training" if self._training else "inference",
-                    loss_scaling=self._training and self._settings().scales_loss,
-                    module_scopes=self._options._module_namescope_enabled,
-                    casting=_casting(self._options.Precision),
-                )
-            bar.captured()
-            for info in captured.params:
-                if id(info.tensor) in standins:
-                    info.tensor = standins[id(info.tensor)][1]
-            warn_if_unused(self._groupings, captured)
-            check_placement(self._options, batching, self._training, begun, captured)
-            self._check_buffers(captured, batching)
-            anchors = anchors_of(self._options, batching)
-            rules = _output_rules(captured, batching, anchors)
-            parameters = _Parameters(self._model, captured)
-            text = self._with_optimizer(captured, parameters)
-            if _logging.shows_ir:
-                logger.debug("The captured model:\n%s", text)
-            blobs = {name: t.contiguous() for name, t in captured.constants.items()}
-            constants = {name: (blob.data_ptr(), blob.nbytes) for name, blob in blobs.items()}
-            try:
-                options = self._core_options(batching, rules, anchors, groups)
-                program = _core.compile(text, options, constants, bar.core)
-            except _core.Error as exc:
-                raise_core_error(exc)
-            bind_host_calls(program)
+            settings = self._settings() if self._training else None
+            compiled = compile_model(
+                self._model,
+                micro,
+                self._options,
+                batching,
+                self._groupings,
+                self._optimizer,
+                settings,
+                bar,
+            )
         template = Template(self._signature, given)
-        executable = Executable(program, captured, batching, rules, template, bound)
+        program, captured = compiled.program, compiled.captured
+        executable = Executable(program, captured, batching, compiled.rules, template, bound)
         executable.learn(args, kwargs, self._signature)
         states = {info.name: info.tensor for info in (*captured.params, *captured.buffers)}
         try:
             self._mover = _state.StateMover(program, states)
-            if self._training:
+            if settings is not None:
                 self._device_optimizer = DeviceOptimizer(
-                    program, self._optimizer, self._settings(), parameters.name_of
+                    program, self._optimizer, settings, compiled.parameters.name_of
                 )
             self._executable = executable
-            self._anchors = anchors
+            self._anchors = compiled.anchors
             self._executable_inputs = given.replaced(
                 iter([torch.empty_like(t, device="meta") for t in given.tensors()])
             )
@@ -248,67 +201,6 @@ class PoplarExecutor(Inspection):
         self._device_optimizer = None
         self._is_attached = False
         self._sync.stale = False
-
-    def _with_optimizer(self, captured: Any, parameters: "_Parameters") -> str:
-        if not self._training:
-            return captured.text
-        return captured.with_optimizer(
-            optimizer_lines(self._optimizer, self._settings(), parameters.value_of)
-        )
-
-    def _check_buffers(self, captured: Any, batching: Batching) -> None:
-        """Raise if replicas would change buffers that are meant to be equal on all of them."""
-        if not self._options.broadcast_buffers or batching.replicas == batching.group_size:
-            return
-        exempt = {
-            f"{prefix}.{name}" if prefix else name
-            for prefix, module in self._model.named_modules()
-            if isinstance(module, torch.nn.modules.batchnorm._NormBase)
-            for name, _ in module.named_buffers(recurse=False)
-        }
-        for info in captured.buffers:
-            if info.updated and not exempt.intersection(info.all_names):
-                raise createPoptorchError(
-                    f"PopTorch does not support broadcasting buffers: {info.name} is changed by "
-                    "the model and would differ between replicas. If each replica may keep its own "
-                    "copy, set Options.broadcastBuffers(False)."
-                )
-
-    def _core_options(
-        self,
-        batching: Batching,
-        rules: list[tuple[OutputMode, int]],
-        anchors: list[Anchor],
-        groups: dict[str, tuple[int, bool]],
-    ) -> str:
-        reduction, strategy = ReductionType.Mean, MeanReductionStrategy.Post
-        if self._training:
-            training = self._options.Training
-            reduction = training.accumulation_and_replication_reduction_type
-            strategy = training.meanAccumulationAndReplicationReductionStrategy
-            if strategy == MeanReductionStrategy.PostAndLoss:
-                raise Error(
-                    "Value for MeanReductionStrategy out of range: PostAndLoss does not exist any "
-                    "more, use Post.",
-                    type="popart_exception",
-                )
-        return json.dumps(
-            {
-                **batching.core_options(reduction, rules),
-                "grouped": [(name, *group) for name, group in groups.items()],
-                "anchors": [a.name for a in anchors if not a.is_state],
-                "running_mean": strategy == MeanReductionStrategy.Running,
-                **self._options._execution_strategy.core_options(),
-                **location_options(self._options),
-                # PopART's enumeration has 0 for "no recomputation".
-                "recompute": self._options._Popart.options.get("autoRecomputation") != 0,
-                "trace": os.environ.get("TESSERA_TRACE", ""),
-                **_precision_options(self._options._Popart.options),
-                "threads": _thread_count(),
-                "seed": self._options.random_seed if self._options.exists("random_seed") else 0,
-                "training": self._training,
-            }
-        )
 
     def isCompiled(self) -> bool:
         """Whether there is a compiled program."""
@@ -570,16 +462,6 @@ class PoplarExecutor(Inspection):
         )
 
 
-def _output_rules(
-    captured: Any, batching: Batching, anchors: list[Anchor]
-) -> list[tuple[OutputMode, int]]:
-    """What is returned of each output: the model's, inputs changed in place, anchors."""
-    rules = [(batching.mode, batching.period)] * len(captured.outputs)
-    for _, index in captured.input_writebacks:
-        rules[index] = (OutputMode.All, 1)
-    return rules + [(a.mode, a.period) for a in anchors if not a.is_state]
-
-
 def _restored(
     model: torch.nn.Module,
     options: Options,
@@ -594,30 +476,6 @@ def _restored(
         executor = inferenceModel(model, options)
     executor._rng_words = rng_state
     return executor
-
-
-class _Parameters:
-    """Parameters of a model by identity: their names, and their values in the captured graph."""
-
-    def __init__(self, model: torch.nn.Module, captured: Any) -> None:
-        self._names = {id(tensor): name for name, tensor in model.named_parameters()}
-        self._used = {id(info.tensor): info for info in captured.params}
-
-    def name_of(self, parameter: torch.Tensor) -> str:
-        """Its name; KeyError if it is not the model's."""
-        info = self._used.get(id(parameter))
-        return self._names[id(parameter)] if info is None else info.name
-
-    def value_of(self, parameter: torch.Tensor) -> str | None:
-        """Its value in the text; None if the loss does not depend on it."""
-        name = self._names.get(id(parameter))
-        if name is None:
-            raise KeyError(
-                f"A parameter of the optimizer, of shape {list(parameter.shape)}, does not belong "
-                "to the model"
-            )
-        info = self._used.get(id(parameter))
-        return info.value if info is not None and info.trainable else None
 
 
 def _own_options(options: Options | None, training: bool) -> Options:
@@ -639,43 +497,6 @@ def _own_options(options: Options | None, training: bool) -> Options:
         )
     own._freeze()
     return own
-
-
-_team_process: int | None = None
-
-
-def _thread_count() -> int:
-    """As many as torch uses; one in a forked child, which has none of its parent's threads."""
-    global _team_process
-    if _team_process is None:
-        _team_process = os.getpid()
-    return torch.get_num_threads() if _team_process == os.getpid() else 1
-
-
-_ops: list[str] = []
-
-
-def _precision_options(backend: dict[str, Any]) -> dict[str, bool]:
-    return {
-        "check_floats": bool(backend.get("enableFloatingPointChecks")),
-        "half_partials": backend.get("partialsTypeMatMuls") == "half",
-        "stochastic_rounding": bool(backend.get("enableStochasticRounding")),
-    }
-
-
-def _casting(precision: Any) -> Casting:
-    policy = precision._values.get("autocast_policy") or autocasting.default
-    half_wins = precision.half_float_casting != HalfFloatCastingBehavior.HalfUpcastToFloat
-    return Casting(
-        policy, precision.autocast_enabled, half_wins, precision.running_statistics_always_float
-    )
-
-
-def _native_ops() -> list[str]:
-    if not _ops:
-        # Not an op of its own, but the row that every other op is emitted as.
-        _ops.extend(_core.native_ops())
-    return _ops
 
 
 def trainingModel(

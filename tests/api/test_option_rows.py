@@ -12,7 +12,7 @@ from enum import Enum
 import poptorch
 import pytest
 import torch
-from poptorch import executor
+from poptorch import _core
 from poptorch._options_table import OPTIONS, UNSET, Effect
 
 ROWS = [row for row in OPTIONS if row.section != "TensorLocationSettings"]
@@ -119,7 +119,7 @@ OUTSIDE_THE_KEY = [
 def test_options_outside_the_key_compile_to_the_same_program(regression, batch, opts, monkeypatch):
     """What the core is given: the text without source locations, and its options."""
     given = []
-    compile_text = executor._core.compile
+    compile_text = _core.compile
 
     def spy(text, options, *rest):
         lines = [line for line in text.splitlines() if not line.startswith("loc ")]
@@ -127,7 +127,7 @@ def test_options_outside_the_key_compile_to_the_same_program(regression, batch, 
         given.append((plain, {**json.loads(options), "seed": 0}))
         return compile_text(text, options, *rest)
 
-    monkeypatch.setattr(executor._core, "compile", spy)
+    monkeypatch.setattr(_core, "compile", spy)
     for change in (lambda o: None, *OUTSIDE_THE_KEY, lambda o: o.Training.gradientAccumulation(2)):
         changed = opts.clone()
         change(changed)

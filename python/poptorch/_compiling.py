@@ -117,7 +117,8 @@ def compile_model(
     warn_if_unused(groupings, captured)
     check_placement(options, batching, training, begun, captured)
     _check_buffers(model, options, captured, batching)
-    anchors = anchors_of(options, batching)
+    states = {name for info in (*captured.params, *captured.buffers) for name in info.all_names}
+    anchors = anchors_of(options, batching, states)
     rules = _output_rules(captured, batching, anchors)
     parameters = Parameters(model, captured)
     text = captured.text

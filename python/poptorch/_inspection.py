@@ -36,12 +36,19 @@ class Anchor:
         return self.name.startswith(STATE_PREFIXES)
 
 
-def anchors_of(options: Options, batching: Batching) -> list[Anchor]:
-    """The anchors of ``options``; raises if a mode of theirs can't be run."""
+def anchors_of(options: Options, batching: Batching, states: set[str]) -> list[Anchor]:
+    """The anchors of ``options``; raises if a mode of theirs can't be run.
+
+    Programs of older versions write "Gradient___model.fc.weight" for a parameter "fc.weight";
+    ``states`` are the names that there are.
+    """
     found = []
     for short, (name, model_mode, mode, period) in options.anchored_tensors.items():
         if model_mode:
             mode, period = batching.mode, batching.period
+        kind, _, state = name.rpartition("___")
+        if state not in states and (plain := state.removeprefix("model.")) in states:
+            name = f"{kind}___{plain}" if kind else plain
         anchor = Anchor(short, name, OutputMode(mode), period)
         batching.check_rule(anchor.mode, anchor.period)
         found.append(anchor)

@@ -53,4 +53,7 @@ def _is_set(options: Options, section: str, key: str, backend: bool) -> bool:
     """Whether a value other than "off" was set."""
     part = options if section == "Options" else getattr(options, section)
     value = options._Popart.options.get(key) if backend else part._values.get(key)
+    if key == "engineOptions":
+        # Of these only profiling has an effect that is missed.
+        return any(name.startswith("autoReport.") for name in value or ())
     return bool(value) and value != "float"

@@ -499,6 +499,21 @@ def _own_options(options: Options | None, training: bool) -> Options:
     return own
 
 
+def _module_of(model: Any) -> torch.nn.Module:
+    """The user's module; raises for what can't be wrapped."""
+    module = model._user_model if isinstance(model, PoplarExecutor) else model
+    if not isinstance(module, torch.nn.Module):
+        raise createPoptorchError(
+            f"A model must be a torch.nn.Module, not {type(module).__name__}: call functions in "
+            "the forward of one"
+        )
+    if isinstance(module, torch.jit.ScriptModule):
+        raise createPoptorchError(
+            "A scripted model can't be wrapped: wrap a torch.nn.Module whose forward calls it"
+        )
+    return module
+
+
 def trainingModel(
     model: torch.nn.Module | PoplarExecutor,
     options: Options | None = None,
@@ -512,7 +527,7 @@ def trainingModel(
         options: how to compile and run it; frozen by this.
         optimizer: of ``poptorch.optim`` or ``torch.optim``; SGD with a rate of 0.01 if None.
     """
-    module = model._user_model if isinstance(model, PoplarExecutor) else model
+    module = _module_of(model)
     if _state.is_wrapped(module):
         raise RuntimeError(
             "Model has already been wrapped in 'poptorch.trainingModel'. Call destroy() on that "
@@ -531,5 +546,5 @@ def inferenceModel(
             weights are taken over before each call.
         options: how to compile and run it; frozen by this.
     """
-    module = model._user_model if isinstance(model, PoplarExecutor) else model
+    module = _module_of(model)
     return PoplarExecutor(_state.shallow_copy(module), options, False, __version__)

@@ -28,10 +28,12 @@ def test_names_of_tensors(regression, batch, opts):
     assert any(name.startswith("linear/") for name in names)
 
 
-def test_gradients_and_new_weights_can_be_anchored(regression, batch, opts):
+@pytest.mark.parametrize("wrapper", ["", "model."])
+def test_gradients_and_new_weights_can_be_anchored(regression, batch, opts, wrapper):
+    """With PopTorch's names, and with those of its versions that put the model into a wrapper."""
     twin = copy.deepcopy(regression)
-    opts.anchorTensor("gradient", "Gradient___linear.weight")
-    opts.anchorTensor("updated", "UpdatedVar___linear.weight")
+    opts.anchorTensor("gradient", f"Gradient___{wrapper}linear.weight")
+    opts.anchorTensor("updated", f"UpdatedVar___{wrapper}linear.weight")
     optimizer = poptorch.optim.SGD(regression.parameters(), lr=0.1)
     training = poptorch.trainingModel(regression, opts, optimizer)
     with pytest.raises(AssertionError, match="No tensor with name gradient found"):

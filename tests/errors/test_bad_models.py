@@ -243,3 +243,12 @@ def test_a_frozen_model_is_not_warned_about(batch, opts, log):
     _, loss = poptorch.trainingModel(model, opts)(*batch)
     torch.testing.assert_close(loss, model(*batch)[1])
     assert "WARNING" not in [r.levelname for r in log.records]
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+def test_what_is_no_module_is_refused():
+    for wrap in (poptorch.trainingModel, poptorch.inferenceModel):
+        with pytest.raises(poptorch.Error, match="must be a torch.nn.Module, not function"):
+            wrap(sound)
+        with pytest.raises(poptorch.Error, match="whose forward calls it"):
+            wrap(torch.jit.script(torch.nn.Linear(2, 2)))

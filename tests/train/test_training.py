@@ -115,3 +115,27 @@ def test_a_batch_norm_far_from_zero_keeps_its_precision():
     eager = copy.deepcopy(model)(x).detach()
     wrapped = poptorch.inferenceModel(model.train(), options=quiet())
     torch.testing.assert_close(wrapped(x), eager, rtol=0, atol=5e-3)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+def test_a_scripted_part_trains():
+    class Halves(torch.nn.Module):
+        def __init__(self, first):
+            super().__init__()
+            self.first, self.second = first, torch.nn.Linear(4, 2)
+
+        def forward(self, x, target):
+            y = self.second(self.first(x))
+            return y, torch.nn.functional.mse_loss(y, target)
+
+    eager = Halves(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU()))
+    model = Halves(torch.jit.script(copy.deepcopy(eager.first)))
+    model.second.load_state_dict(eager.second.state_dict())
+    batch = torch.randn(3, 4), torch.randn(3, 2)
+    eager_step(eager, torch.optim.SGD(eager.parameters(), lr=0.1), batch)
+    training = poptorch.trainingModel(
+        model, quiet(), poptorch.optim.SGD(model.parameters(), lr=0.1)
+    )
+    training(*batch)
+    for name, value in eager.state_dict().items():
+        assert_pass_close(model.state_dict()[name], value, name)

@@ -292,8 +292,10 @@ class _Swap:
     def __exit__(self, *_exc):
         for module, attributes, kinds in self.saved:
             for _, tensors, before in kinds:
-                tensors.clear()
-                tensors.update(before)
+                for name in [n for n in tensors.keys() if n not in before]:  # noqa: SIM118
+                    del tensors[name]
+                for name, tensor in before.items():
+                    tensors[name] = tensor
             # Fake tensors kept on the module (caches, weights made by hooks) would outlive the
             # capture.
             for key, value in list(module.__dict__.items()):

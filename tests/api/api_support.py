@@ -56,3 +56,14 @@ def eager_step(model, optimizer, *batch):
     loss.backward()
     optimizer.step()
     return loss.detach()
+
+
+@pytest.fixture
+def start(regression, opts):
+    """A function from an optimizer's class and values to (optimizer, executor)."""
+
+    def begin(kind, **values):
+        optimizer = kind(regression.parameters(), **values)
+        return optimizer, poptorch.trainingModel(regression, opts, optimizer)
+
+    return begin

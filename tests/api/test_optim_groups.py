@@ -12,17 +12,6 @@ from poptorch import optim
 HALF = torch.float16
 
 
-@pytest.fixture
-def start(regression, opts):
-    """A function from an optimizer's class and values to (optimizer, executor)."""
-
-    def begin(kind, **values):
-        optimizer = kind(regression.parameters(), **values)
-        return optimizer, poptorch.trainingModel(regression, opts, optimizer)
-
-    return begin
-
-
 # Groups -------------------------------------------------------------------------------------------
 
 

@@ -40,17 +40,6 @@ def make(kind, params=None, **values):
     return kind(parameters() if params is None else params, **values)
 
 
-@pytest.fixture
-def start(regression, opts):
-    """A function from an optimizer's class and values to (optimizer, executor)."""
-
-    def begin(kind, **values):
-        optimizer = kind(regression.parameters(), **values)
-        return optimizer, poptorch.trainingModel(regression, opts, optimizer)
-
-    return begin
-
-
 # Constructors -------------------------------------------------------------------------------------
 
 
@@ -312,12 +301,17 @@ def test_constant_loss_scaling(start, batch):
 
 def test_automatic_loss_scaling_makes_it_variable(regression, batch, opts):
     opts.Training.setAutomaticLossScaling(True)
+    twin = copy.deepcopy(regression)
+    eager = torch.optim.SGD(twin.parameters(), lr=0.1)
     optimizer = torch.optim.SGD(regression.parameters(), lr=0.1)
     executor = poptorch.trainingModel(regression, opts, optimizer)
     executor(*batch)
     optimizer.loss_scaling = 2.0
     executor.setOptimizer(optimizer)
     executor(*batch)
+    for _ in range(2):
+        eager_step(twin, eager, *batch)
+    torch.testing.assert_close(regression.linear.weight.detach(), twin.linear.weight.detach())
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,17 @@ from tolerances import assert_no_worse, assert_pass_close
 NARROWED = {torch.int64: torch.int32, torch.float64: torch.float32}
 
 
+class Call(torch.nn.Module):
+    """A function as a model."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, *args):
+        return self.function(*args)
+
+
 def quiet():
     opts = poptorch.Options().showCompilationProgressBar(False)
     # Types of mixed operands as eager has them.

@@ -7,17 +7,8 @@ import inspect
 import poptorch
 import pytest
 import torch
-from against_eager import check_gradients, check_inference, quiet, summary
+from against_eager import Call, check_gradients, check_inference, quiet, summary
 from torch import nn
-
-
-class Call(nn.Module):
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def forward(self, *args):
-        return self.function(*args)
 
 
 def hosted(executor):

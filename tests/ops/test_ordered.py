@@ -4,17 +4,7 @@
 import poptorch
 import pytest
 import torch
-from against_eager import check_inference, quiet, summary
-from torch import nn
-
-
-class Call(nn.Module):
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def forward(self, *args):
-        return self.function(*args)
+from against_eager import Call, check_inference, quiet, summary
 
 
 def native(function, *args):

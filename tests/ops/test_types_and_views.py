@@ -7,19 +7,10 @@ import poptorch
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
-from against_eager import check_inference, check_training, quiet
+from against_eager import Call, check_inference, check_training, quiet
 from harness import WithLoss
 from tolerances import PASS
 from torch import nn
-
-
-class Call(nn.Module):
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def forward(self, *args):
-        return self.function(*args)
 
 
 def check(function, *args):

@@ -133,28 +133,28 @@ _lib.impl("ctc_loss", _ctc_loss_cpu, "CPU")
 _lib.impl("ctc_loss_backward", _ctc_loss_backward_cpu, "CPU")
 
 
-class MarkLoss(torch.autograd.Function):
+class _Identity(torch.autograd.Function):
+    """The gradient passes as it is."""
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad
+
+
+class MarkLoss(_Identity):
     """Identity whose autograd node identifies a loss."""
 
     @staticmethod
     def forward(ctx, x):
         return ops.mark_loss(x)
 
-    @staticmethod
-    def backward(ctx, grad):
-        return grad
 
-
-class Checkpoint(torch.autograd.Function):
+class Checkpoint(_Identity):
     """Identity that says: this is kept for backward, what leads to it may be made again."""
 
     @staticmethod
     def forward(ctx, x):
         return ops.checkpoint(x)
-
-    @staticmethod
-    def backward(ctx, grad):
-        return grad
 
 
 class Attention(torch.autograd.Function):

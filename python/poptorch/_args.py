@@ -82,6 +82,21 @@ class Signature:
             assert self._bag is not None, f"{name} is not a valid parameter"
         return Bound(values, {**keywords, **rest})
 
+    def as_called(self, bound: Bound, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Bound:
+        """``bound``, a form of the call with these arguments, with keywords as the caller has them.
+
+        Decorators of forward may look at what was passed by keyword. Defaults are left out, and the
+        order of tensors stays.
+        """
+
+        def was_passed(name: str, value: Any) -> bool:
+            return name in kwargs or bool(structure.argument_leaves([value], {}))
+
+        behind = zip(self._positional[len(args) :], bound.args[len(args) :], strict=False)
+        keywords = {p.name: value for p, value in behind} | bound.kwargs
+        passed = {name: value for name, value in keywords.items() if was_passed(name, value)}
+        return Bound(bound.args[: len(args)], passed)
+
     def name_of(self, position: int) -> str:
         """How messages call the positional value number ``position``."""
         if position < len(self._positional):

@@ -152,7 +152,7 @@ class PoplarExecutor(Inspection):
         given = self._signature.bind(args, kwargs)
         bound = self._prepare(given, compiling=True)
         batching = Batching.of(self._options, self._training)
-        micro = micro_batch(bound, batching)
+        micro = self._signature.as_called(micro_batch(bound, batching), args, kwargs)
         if self._training and not _state.is_wrapped(self._user_model):
             self._wrap()
         with self._compilation.running() as bar:

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Values known at capture may steer Python and shapes; values of inputs and weights may not."""
 
+import functools
+
 import poptorch
 import pytest
 import torch
@@ -144,3 +146,39 @@ def test_unknown_values_are_refused_with_the_line(name):
     assert "test_known_values.py:" in text, text
     shape = name in ("nonzero", "mask", "masked_select", "unique", "argwhere", "bincount")
     assert ("torch.where" in text) and (("topk" in text) or not shape), text
+
+
+def test_a_random_number_that_python_reads_is_drawn_once(caplog):
+    """As a branch on it is, the layer that is dropped at random stays dropped or kept."""
+
+    def body(m, x):
+        return x + sum(10**i for i in range(6) if torch.rand([]) < 0.5)
+
+    torch.manual_seed(1)
+    expected = sum(10**i for i in range(6) if torch.rand([]) < 0.5)
+    assert 0 < expected < 111111
+    torch.manual_seed(1)
+    executor = poptorch.inferenceModel(Model(body), options=quiet())
+    for _ in range(2):
+        assert (executor(torch.zeros(4)) == expected).all()
+    (record,) = [r for r in caplog.records if "random number" in r.getMessage()]
+    assert "test_known_values.py:" in record.getMessage()
+
+
+def test_an_argument_by_keyword_reaches_a_decorator_as_one():
+    def decorated(function):
+        @functools.wraps(function)
+        def wrapper(self, *args, **kwargs):
+            kwargs.setdefault("scale", 3)
+            return function(self, *args, **kwargs)
+
+        return wrapper
+
+    class Scaled(torch.nn.Module):
+        @decorated
+        def forward(self, x, y=None, scale=1, *, shift=0):
+            return x * scale + y + shift
+
+    one = torch.ones(2)
+    for kwargs, expected in (({"y": one}, 4), ({"shift": 1, "y": one, "scale": 2}, 4)):
+        assert (poptorch.inferenceModel(Scaled(), options=quiet())(one, **kwargs) == expected).all()

@@ -137,7 +137,8 @@ def _tensor_text(plain, tensor, *, tensor_contents=None):
 @contextlib.contextmanager
 def patched_torch():
     """While capturing: checkpoint runs plainly, RNNs decompose, tensors are printed without values,
-    and neither distributions nor masks of transformers are looked at."""
+    neither distributions nor masks of transformers are looked at, and libraries see that a compiler
+    is at work, so that they put no tensor of the capture into their caches."""
     saved_function = torch_checkpoint.CheckpointFunction
     saved_generator = torch_checkpoint._checkpoint_without_reentrant_generator
     distribution = torch.distributions.Distribution
@@ -152,7 +153,8 @@ def patched_torch():
     text = torch._tensor_str._str
     torch._tensor_str._str = functools.partial(_tensor_text, text)
     try:
-        yield
+        with torch.compiler._compile_session_context():
+            yield
     finally:
         torch_checkpoint.CheckpointFunction = saved_function
         torch_checkpoint._checkpoint_without_reentrant_generator = saved_generator

@@ -21,10 +21,11 @@ _UNDEFINED = {"aten::empty", "aten::empty_strided", "aten::empty_like", "aten::n
 class Recipe:
     """How a known tensor was made, and its value once somebody asked."""
 
-    __slots__ = ("func", "args", "index", "version", "value")
+    __slots__ = ("func", "args", "index", "version", "random", "value")
 
-    def __init__(self, func, args, index, version):
+    def __init__(self, func, args, index, version, random=False):
         self.func, self.args, self.index, self.version = func, args, index, version
+        self.random = random  # known only to those who take a number drawn now
         self.value = None
 
     def compute(self):
@@ -44,12 +45,18 @@ def _recipe_of(tensor):
     return found if found is not None and found.version == tensor._version else None
 
 
-def value_of(tensor):
-    """The value of a tensor if it is known, or None."""
+def value_of(tensor, drawn=False):
+    """The value of a tensor if it is known, or None; with `drawn` also of a random number."""
     recipe = _recipe_of(tensor)
     if isinstance(recipe, Recipe):
-        return private.without_modes(recipe.compute)
+        return private.without_modes(recipe.compute) if drawn or not recipe.random else None
     return recipe
+
+
+def is_drawn(tensor):
+    """Whether the value of a tensor is known only by drawing random numbers."""
+    recipe = _recipe_of(tensor)
+    return isinstance(recipe, Recipe) and recipe.random
 
 
 def remember(func, args, kwargs, out):
@@ -57,15 +64,22 @@ def remember(func, args, kwargs, out):
     if func._schema.is_mutable:
         _remember_write(func, args, kwargs)
         return
-    if func.name().partition(".")[0] in _UNDEFINED or private.is_random(func):
+    if func.name().partition(".")[0] in _UNDEFINED:
         return
     made = _recipes((args, kwargs))
     if made is None:
         return
+    random = private.is_random(func) or _any_random(made)
+    most = 1 if random else MOST_ELEMENTS
     many = isinstance(out, (list, tuple))
     for i, result in enumerate(out if many else [out]):
-        if isinstance(result, private.FakeTensor) and result.numel() <= MOST_ELEMENTS:
-            result._tessera_recipe = Recipe(func, made, i if many else None, result._version)
+        if isinstance(result, private.FakeTensor) and result.numel() <= most:
+            index = i if many else None
+            result._tessera_recipe = Recipe(func, made, index, result._version, random)
+
+
+def _any_random(tree):
+    return any(isinstance(r, Recipe) and r.random for r in pytree.tree_leaves(tree))
 
 
 def _recipes(tree):
@@ -96,7 +110,8 @@ def _remember_write(func, args, kwargs):
 
     # the version of a tensor and its views goes up by one when this call returns
     version = base._version + 1
-    base._tessera_recipe = Recipe(write, ((before, *rest[0]), rest[1]), None, version)
+    made = ((before, *rest[0]), rest[1])
+    base._tessera_recipe = Recipe(write, made, None, version, _any_random(made))
 
 
 def _lifted(value):
@@ -142,7 +157,8 @@ def static_form(func, args, kwargs):
     if func not in _FROM_DATA:
         return None
     leaves, spec = pytree.tree_flatten((args, kwargs))
-    known = [value_of(t) if isinstance(t, torch.Tensor) else t for t in leaves]
+    drawn = func is aten._local_scalar_dense.default
+    known = [value_of(t, drawn) if isinstance(t, torch.Tensor) else t for t in leaves]
     if any(v is None and t is not None for v, t in zip(known, leaves, strict=True)):
         return None
     own, named = pytree.tree_unflatten(known, spec)

@@ -92,6 +92,7 @@ class Session:
         self.blocks = {}  # block -> tag of its first op that does something
         self.last_tag = Tag("", 0, "", False, *placement.DEFAULT)
         self.name_scopes = []
+        self._draws = set()  # lines where Python read a random number
         self._scopes = scopes
         self._scope_stack = []
 
@@ -99,6 +100,16 @@ class Session:
         """A number no other random op of this program has."""
         self.streams += 1
         return self.streams
+
+    def warn_of_draw(self, tag):
+        """Python has read a random number; says so once per line."""
+        if tag[:2] not in self._draws:
+            self._draws.add(tag[:2])
+            logger.warning(
+                "Python reads a random number: it is drawn once, while the model is captured, and "
+                "what was decided with it stays in the program, at %s",
+                errors.describe(tag[:2]),
+            )
 
     def enter_module(self, module, _args):
         self._scope_stack.append(self._scopes.get(id(module)))
@@ -159,6 +170,8 @@ class _Tagger(private.TorchDispatchMode):
             if func in constants.MAYBE_STATIC:
                 out = constants.static_form(func, args, kwargs)
                 if out is not None:
+                    if constants.is_drawn(args[0]):
+                        session.warn_of_draw(tag)
                     return out
             out = func(*args, **kwargs)
             constants.remember(func, args, kwargs, out)

@@ -183,3 +183,35 @@ def test_one_step_as_in_eager(name):
     for key, value in eager.state_dict().items():
         assert_pass_close(model.state_dict()[key], value, key)
     eager(**inputs)  # nothing of the capture stayed in a cache of the library
+
+
+def _as(dtype, inputs):
+    def cast(value):
+        floats = isinstance(value, torch.Tensor) and value.is_floating_point()
+        return value.to(dtype) if floats else value
+
+    return {name: cast(value) for name, value in inputs.items()}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("way", ["half", "bfloat16", "autocast"])
+@pytest.mark.parametrize("name", ["distilbert", "t5", "llama", "swin", "hubert", "whisper"])
+def test_trains_in_sixteen_bits(name, way):
+    build, configuration, values, batch = CASES[name]
+    torch.manual_seed(0)
+    model = _without_chance(build(configuration(**values)).train())
+    inputs = batch()
+    expected = copy.deepcopy(model)(**inputs).loss.item()
+    if way == "autocast":
+        model.autocast()
+    else:
+        dtype = getattr(torch, way.replace("half", "float16"))
+        model.to(dtype)
+        inputs = _as(dtype, inputs)
+    options = poptorch.Options().showCompilationProgressBar(False)
+    optimizer = poptorch.optim.AdamW(model.parameters(), lr=1e-3, loss_scaling=128.0)
+    training = poptorch.trainingModel(model, options, optimizer)
+    losses = [float(training(**inputs).loss) for _ in range(6)]
+    assert abs(losses[0] - expected) < 0.01 * expected
+    assert losses[-1] < losses[0]
+    assert json.loads(training._executable.program.summary())["host_calls"] == []

@@ -17,14 +17,18 @@ def _all_but(x, dim):
 
 @lower("_weight_norm_interface")
 def _(w, n, v, g, dim):
+    wide = n.type(1)[0]
+    v, g = w.cast(v, wide), w.cast(g, wide)
     norm = w.sum(v.square(), _all_but(v, dim), True).sqrt()
-    return [v * (g / norm), norm]
+    return [w.cast(v * (g / norm), n.type(0)[0]), norm]
 
 
 @lower("_weight_norm_interface_backward")
 def _(w, n, grad, v, g, norm, dim):
+    grad, v, g = (w.cast(x, norm.dtype) for x in (grad, v, g))
     along = w.sum(grad * v, _all_but(v, dim), True)
-    return [(g / norm) * (grad - v * (along / norm.square())), along / norm]
+    gradients = [(g / norm) * (grad - v * (along / norm.square())), along / norm]
+    return [w.cast(x, n.type(i)[0]) for i, x in enumerate(gradients)]
 
 
 # Normalisation. Statistics, weights and their gradients are float32 whatever the type of the

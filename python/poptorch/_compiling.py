@@ -12,6 +12,7 @@ import torch
 from poptorch import _core, _logging, _state, autocasting
 from poptorch._batching import Batching
 from poptorch._blocks import placing
+from poptorch._cpu_ops import collecting
 from poptorch._errors import Error, createPoptorchError, raise_core_error
 from poptorch._hooks import around_capture
 from poptorch._host_calls import bind_host_calls
@@ -68,6 +69,7 @@ class Compiled:
     parameters: Parameters
 
 
+@collecting()
 def compile_model(
     model: torch.nn.Module,
     micro: Any,

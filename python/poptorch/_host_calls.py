@@ -6,10 +6,12 @@ import ctypes
 import hashlib
 import traceback
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 
+from poptorch import _cpu_ops
 from poptorch._errors import Error, createPoptorchError
 from poptorch._logging import logger
 from poptorch._state import DTYPES
@@ -69,10 +71,12 @@ def tensor_at(address: int, dtype: str, shape: Any, strides: Any) -> torch.Tenso
 
 
 def _bind(call: dict[str, Any]) -> Callable[[], None]:
-    op = _find(call["target"])
     inputs = [tensor_at(*ref) for ref in call["inputs"]]
     outputs = [tensor_at(*ref) for ref in call["outputs"]]
     values = [_value(arg, inputs) for arg in call["args"]]
+    if call["target"] == _cpu_ops.TARGET:
+        return partial(_cpu_ops.call_of(values[1]).run, values[0], outputs)
+    op = _find(call["target"])
     args, kwargs = _split(op, values)
     run = _runner(op, args, kwargs, outputs)
     random = values[len(op._schema.arguments) :]

@@ -50,12 +50,6 @@ PENDING: tuple[Pending, ...] = (
         "ops of the user's cannot be loaded",
         in_models=True,
     ),
-    Pending(
-        "poptorch.CPU",
-        "layer_to_call, ID",
-        "functions of the user's are not called by programs",
-        in_models=True,
-    ),
 )
 _ROWS = {row.name: row for row in PENDING}
 

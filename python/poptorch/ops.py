@@ -18,6 +18,7 @@ from poptorch._blocks import (
     removeBlocks,
 )
 from poptorch._checks import check_tensor
+from poptorch._cpu_ops import CPU
 from poptorch._errors import createPoptorchError
 from poptorch._geometry import fps, nearest
 from poptorch._pending import raise_not_yet
@@ -401,43 +402,6 @@ def _check_attributes(attributes: dict[str, Any]) -> None:
         for text in (key, *(v for v in values if isinstance(v, str))):
             if not text.isascii():
                 raise ValueError(f"{text!r} contains non-ASCII characters")
-
-
-class CPU:
-    """``layer_to_call`` as a part of the program that runs on the host.
-
-    Args:
-        layer_to_call: a function or module of tensors.
-        ID: its name, one for each function.
-    """
-
-    def __init__(self, layer_to_call: Callable[..., Any], ID: str) -> None:
-        self._layer_to_call = layer_to_call
-        self._ID = ID
-        self.inputs: list[torch.Tensor] = []
-        self.outputs: list[torch.Tensor] = []
-        self.in_shapes: list[torch.Size] = []
-        self.out_shapes: list[torch.Size] = []
-        if isinstance(layer_to_call, torch.nn.Module):
-            for parameter in layer_to_call.parameters():
-                parameter.requires_grad = False
-
-    def __call__(self, *input: Any, **kwargs: Any) -> Any:
-        """Call the function; in a captured model it becomes a part of the program."""
-        if running_on_ipu():
-            raise_not_yet("poptorch.CPU")
-        return self._layer_to_call(*input, **kwargs)
-
-    def execute(self) -> None:
-        """Run the function on ``inputs`` and keep its results in ``outputs``."""
-        found = _as_list(self._layer_to_call(*self.inputs))
-        for target, value in zip(self.outputs, found, strict=True):
-            target.copy_(value)
-
-    def registerPersistentData(self) -> None:
-        """Make the tensors that the program exchanges with the function."""
-        self.inputs = [torch.empty(shape) for shape in self.in_shapes]
-        self.outputs = [torch.empty(shape) for shape in self.out_shapes]
 
 
 # Under torch.ops.poptorch -------------------------------------------------------------------------

@@ -92,6 +92,9 @@ class Session:
         self.blocks = {}  # block -> tag of its first op that does something
         self.last_tag = Tag("", 0, "", False, *placement.DEFAULT)
         self.name_scopes = []
+        self.hosting = False  # runs a function for real, to see what it returns
+        self.cpu_ops = {}  # ID of poptorch.CPU -> function
+        self.swap = None  # the _Swap of the model that is captured
         self._draws = set()  # lines where Python read a random number
         self._scopes = scopes
         self._scope_stack = []
@@ -100,6 +103,15 @@ class Session:
         """A number no other random op of this program has."""
         self.streams += 1
         return self.streams
+
+    def on_host(self, function):
+        """function() on real tensors and with the model's own state, as outside of any capture."""
+        self.in_forward, self.hosting = False, True
+        try:
+            with self.swap.undone(), torch._C.DisableTorchFunction():
+                return private.without_modes(function)
+        finally:
+            self.in_forward, self.hosting = True, False
 
     def warn_of_draw(self, tag):
         """Python has read a random number; says so once per line."""
@@ -246,6 +258,15 @@ def _version(tensor):
     return 0 if tensor.is_inference() else tensor._version
 
 
+def _replace(tensors, wanted):
+    """Makes a module's dict of tensors equal to another; those of scripted modules can't be
+    cleared."""
+    for name in [n for n in tensors.keys() if n not in wanted]:  # noqa: SIM118
+        del tensors[name]
+    for name, tensor in wanted.items():
+        tensors[name] = tensor
+
+
 class _Swap:
     """Puts fake tensors in the place of a model's state, and everything back afterwards."""
 
@@ -271,6 +292,18 @@ class _Swap:
                     if tensor is not None:
                         tensors[name] = self.fakes[id(tensor)]
         return self
+
+    @contextlib.contextmanager
+    def undone(self):
+        """The model has its own tensors again."""
+        now = [(d, dict(d), before) for _, _, kinds in self.saved for _, d, before in kinds]
+        for tensors, _, before in now:
+            _replace(tensors, before)
+        try:
+            yield
+        finally:
+            for tensors, faked, _ in now:
+                _replace(tensors, faked)
 
     def problems(self):
         """Messages about parameters and buffers that forward replaced or removed."""
@@ -305,10 +338,7 @@ class _Swap:
     def __exit__(self, *_exc):
         for module, attributes, kinds in self.saved:
             for _, tensors, before in kinds:
-                for name in [n for n in tensors.keys() if n not in before]:  # noqa: SIM118
-                    del tensors[name]
-                for name, tensor in before.items():
-                    tensors[name] = tensor
+                _replace(tensors, before)
             # Fake tensors kept on the module (caches, weights made by hooks) would outlive the
             # capture.
             for key, value in list(module.__dict__.items()):
@@ -415,7 +445,7 @@ def _run_joint(model, args, kwargs, session, traced, tensors):
     leaves = iter(tensors[count:])
     args = [structure.rebuild(a, leaves) for a in args]
     kwargs = structure.rebuild(dict(kwargs), leaves)
-    swap = _Swap(model, traced.slots)
+    swap = session.swap = _Swap(model, traced.slots)
     hooks = private.module_hooks(session.enter_module, session.leave_module)
     with swap, hooks, _Tagger(session), Interceptor(session):
         session.in_forward = True

@@ -3,6 +3,8 @@
 
 #include <unordered_map>
 
+#include "ops/registry.h"
+
 namespace tessera {
 namespace {
 
@@ -14,33 +16,10 @@ struct Facts {
   int flops;
 };
 
-enum class Family {
-  view,
-  matmul,
-  convolution,
-  pool,
-  norm,
-  softmax,
-  loss,
-  ctc,
-  attention,
-  recurrent,
-  reduce,
-  scan,
-  sort,
-  histogram,
-  gather,
-  join,
-  linalg,
-  random,
-  pool_index,
-  resample,
-  columns,
-  grid,
-  composite,
-  fused,
-  host
-};
+// Only whether it is a view counts here.
+#define ROW(family) family,
+enum class Family { TESSERA_FAMILIES(ROW) view, composite, fused, host };
+#undef ROW
 
 constexpr Facts kFacts[] = {
 #define POINTWISE(name, text, arity, rule, flops, body) \

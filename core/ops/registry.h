@@ -31,7 +31,7 @@ const OpRow& op_row(Op op);  // structured and view ops only
 #define TESSERA_FAMILIES(ROW)                                                                   \
   ROW(matmul) ROW(convolution) ROW(pool) ROW(norm) ROW(softmax) ROW(loss) ROW(attention)        \
   ROW(reduce) ROW(scan) ROW(sort) ROW(histogram) ROW(gather) ROW(join) ROW(linalg)              \
-  ROW(random) ROW(recurrent) ROW(resample) ROW(pool_index) ROW(columns) ROW(grid) ROW(ctc)
+  ROW(random) ROW(recurrent) ROW(resample) ROW(pool_index) ROW(columns) ROW(grid) ROW(ctc) ROW(beam)
 
 #define ROW(family)                                                  \
   std::vector<TensorType> infer_##family(const Graph&, const Node&); \

@@ -11,6 +11,7 @@
 #include "base/env.h"
 #include "codegen/region.h"
 #include "ir/names.h"
+#include "ops/check_types.h"
 #include "passes/pass.h"
 #include "plan/planner.h"
 
@@ -102,6 +103,7 @@ Session::Session(const std::string& text, const CompileOptions& options,
     for (auto& [name, value] : tessera::tensor_names(*graph)) names_.push_back(std::move(name));
     add_anchors(*graph, options.anchors);
     verify_graph(*graph);
+    check_types(*graph);
   });
   report(5);
 

@@ -39,12 +39,6 @@ PENDING: tuple[Pending, ...] = (
     ),
     Pending("poptorch.load", "filename, edit_opts_fn=None", "programs are not read from files"),
     Pending(
-        "poptorch.ctc_beam_search_decoder",
-        "probs, lengths, blank=0, beam_width=100, top_paths=1",
-        "there is no decoder in programs",
-        in_models=True,
-    ),
-    Pending(
         "poptorch.custom_op",
         "inputs, name, domain, domain_version, example_outputs, attributes=None",
         "ops of the user's cannot be loaded",

@@ -332,7 +332,7 @@ def cond(
     return [torch.where(flag, a.reshape(b.shape), b) for a, b in zip(chosen, other, strict=True)]
 
 
-# Pending in captured models -----------------------------------------------------------------------
+# Decoding -----------------------------------------------------------------------------------------
 
 
 def ctc_beam_search_decoder(
@@ -356,11 +356,15 @@ def ctc_beam_search_decoder(
     if probs.dim() != 3:
         raise createPoptorchError("ctc_beam_search_decoder: probs must be rank-3")
     if running_on_ipu():
-        raise_not_yet("poptorch.ctc_beam_search_decoder")
+        beams = (int(blank), int(beam_width), int(top_paths))
+        return torch.ops.tessera.ctc_beam_search(probs.detach(), lengths, *beams)
     time, batch, _ = probs.shape
     shape = (batch, top_paths)
     lengths_out = torch.zeros(shape, dtype=lengths.dtype)
     return torch.zeros(shape), lengths_out, torch.zeros((*shape, time), dtype=lengths.dtype)
+
+
+# Pending in captured models -----------------------------------------------------------------------
 
 
 def custom_op(

@@ -148,5 +148,29 @@ TEST_CASE("lengths and labels that make no sense are reported, not followed") {
   CHECK_FALSE(run(good));
 }
 
+TEST_CASE("a beam as wide as there are sequences finds the likeliest ones") {
+  Ctc k({{}, {}, {}}, {5, 4, 0}, 0, true, true);
+  const int64_t top = 3;
+  Buffer score(DType::F32, {3, top}), sizes(DType::I32, {3, top});
+  Buffer labels(DType::I32, {3, top, k.steps});
+  run_both(make_beam,
+           step(Op::CtcBeamSearch,
+                {op(0), op(1), Arg::integer(0), Arg::integer(400), Arg::integer(top)}),
+           {&k.x, &k.in}, {&score, &sizes, &labels});
+  for (int64_t b = 0; b < 3; ++b)
+    for (int64_t i = 0; i < top; ++i) {
+      const float p = score.at<float>({b, i});
+      if (i > 0) CHECK(p <= score.at<float>({b, i - 1}));
+      if (k.lengths[b] == 0 && i > 0) {
+        CHECK(std::isinf(p));
+        continue;
+      }
+      k.labels[b].clear();
+      for (int64_t t = 0; t < sizes.at<int32_t>({b, i}); ++t)
+        k.labels[b].push_back(labels.at<int32_t>({b, i, t}));
+      CHECK(p == doctest::Approx(-k.loss(b)).epsilon(1e-5));
+    }
+}
+
 }  // namespace
 }  // namespace tessera::test

@@ -291,3 +291,14 @@ TEST_CASE("a random number is the same for a key and advances with the call") {
   CHECK(a != b);
   for (float v : a) CHECK((v >= 0 && v < 1));
 }
+
+TEST_CASE("calls and types that make no sense are refused before anything runs") {
+  auto text = [](const std::string& call) {
+    return "tessera 1\ngraph \"g\" {\n  input %0 \"x\" : f32[2, 3]\n  %1 = " + call +
+           "\n  output %1\n}";
+  };
+  CHECK_NOTHROW(Run(text("cumsum(%0, 1) : f32[2, 3]")));
+  CHECK_THROWS_AS(Run(text("cumsum(%0, 2) : f32[2, 3]")), UserError);
+  CHECK_THROWS_AS(Run(text("cumsum(%0, 1) : f32[3, 2]")), InternalError);
+  CHECK_THROWS_AS(Run(text("cumsum(%0, 1) : f16[2, 3]")), InternalError);
+}

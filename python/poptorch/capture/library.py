@@ -28,6 +28,10 @@ _lib.define(
     "ctc_loss_backward(Tensor grad, Tensor log_probs, Tensor targets, Tensor input_lengths, "
     "Tensor target_lengths, Tensor loss, Tensor log_alpha, int blank, bool zero_infinity) -> Tensor"
 )
+_lib.define(
+    "ctc_beam_search(Tensor log_probs, Tensor lengths, int blank, int width, int top) "
+    "-> (Tensor, Tensor, Tensor)"
+)
 _lib.define("circular_pad(Tensor x, int[] pad) -> Tensor")
 _lib.define("circular_pad_backward(Tensor grad, int[] shape, int[] pad) -> Tensor")
 _lib.define("bincount(Tensor x, Tensor? weights, int size) -> Tensor")
@@ -60,6 +64,14 @@ def _(log_probs, targets, input_lengths, target_lengths, blank, zero_infinity, l
     dtype = torch.promote_types(log_probs.dtype, torch.float32)
     alpha = log_probs.new_empty((batch, time, 2 * longest + 1), dtype=dtype)
     return log_probs.new_empty((batch,)), alpha
+
+
+@torch.library.register_fake("tessera::ctc_beam_search", lib=_lib)
+def _(log_probs, lengths, blank, width, top):
+    time, batch, _ = log_probs.shape
+    sizes = lengths.new_empty((batch, top), dtype=torch.int32)
+    labels = lengths.new_empty((batch, top, time), dtype=torch.int32)
+    return log_probs.new_empty((batch, top)), sizes, labels
 
 
 @torch.library.register_fake("tessera::ctc_loss_backward", lib=_lib)

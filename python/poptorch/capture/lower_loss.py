@@ -161,6 +161,11 @@ def _(w, n, *args):
     return list(w.ops("ctc_loss", list(args), n.types()))
 
 
+@lower("tessera::ctc_beam_search")
+def _(w, n, *args):
+    return list(w.ops("ctc_beam_search", list(args), n.types()))
+
+
 @lower("tessera::ctc_loss_backward")
 def _(w, n, *args):
     return w.op("ctc_loss_backward", list(args), n.dtype, n.shape)

@@ -6,6 +6,8 @@ They act only while a model is captured; the strategy of the options says where 
 
 import builtins
 import functools
+import itertools
+import operator
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -14,10 +16,11 @@ import torch
 
 from poptorch._errors import createPoptorchError
 from poptorch.capture import leave_block, running_on_ipu, set_placement, state
-from poptorch.capture.errors import user_frame
+from poptorch.capture.errors import make_error, user_frame
 
 _strategy: Any = None
 _next_id = 0
+_written = itertools.count()  # numbers BeginBlock calls
 
 
 class Begin(NamedTuple):
@@ -28,6 +31,7 @@ class Begin(NamedTuple):
     stage: int
     phase: int
     where: tuple[str, int]
+    by: Any = None  # the hook or module that began it
 
 
 _begun: list[Begin] = []
@@ -47,7 +51,7 @@ def placing(strategy: Any) -> Iterator[list[Begin]]:
         strategy.onEndTracing()
 
 
-def _begin(user_id: str | None, ipu_id: int | None) -> str | None:
+def _begin(user_id: str | None, ipu_id: int | None, by: Any = None) -> str | None:
     """Start a block; returns its id, a new one if none is given."""
     global _next_id
     if _strategy is None or not running_on_ipu():
@@ -55,10 +59,23 @@ def _begin(user_id: str | None, ipu_id: int | None) -> str | None:
     if user_id is None:
         user_id = str(_next_id)
         _next_id += 1
-    stage, phase, ipu = _strategy.getStage(user_id, None if ipu_id is None else int(ipu_id))
+    stage, phase, ipu = _strategy.getStage(user_id, _ipu_number(ipu_id))
+    if ipu < 0:
+        got = ipu if ipu_id is None else ipu_id
+        raise make_error(f"Block {user_id!r} needs the number of an IPU, got {got!r}", user_frame())
     set_placement(ipu, stage, phase, user_id)
-    _begun.append(Begin(user_id, ipu, stage, phase, user_frame()))
+    _begun.append(Begin(user_id, ipu, stage, phase, user_frame(), by))
     return user_id
+
+
+def _ipu_number(ipu_id: Any) -> int | None:
+    """The number of an IPU, which may be written as a string; -1 if it is none."""
+    if ipu_id is None:
+        return None
+    try:
+        return int(ipu_id) if isinstance(ipu_id, str) else operator.index(ipu_id)
+    except (TypeError, ValueError):
+        return -1
 
 
 class Block(torch.nn.Module):
@@ -73,9 +90,10 @@ class Block(torch.nn.Module):
         super().__init__()
         self._user_id = user_id
         self._ipu_id = ipu_id
+        self._where = user_frame()
 
     def __enter__(self) -> "Block":
-        _begin(self._user_id, self._ipu_id)
+        _begin(self._user_id, self._ipu_id, self)
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -100,9 +118,11 @@ class _BlockHook:
     def __init__(self, user_id: str | None, ipu_id: int | None) -> None:
         self._user_id = user_id
         self._ipu_id = ipu_id
+        self._where = user_frame()
+        self._order = next(_written)
 
     def __call__(self, module: torch.nn.Module, args: Any) -> None:
-        self._user_id = _begin(self._user_id, self._ipu_id)
+        self._user_id = _begin(self._user_id, self._ipu_id, self)
 
     def __repr__(self) -> str:
         return f"BeginBlock(user_id={self._user_id}, ipu_id={self._ipu_id})"
@@ -118,16 +138,27 @@ class LegacyBeginBlockFn(torch.nn.Module):
         self._layer_to_call = layer_to_call
         self._user_id = user_id
         self._ipu_id = ipu_id
+        self._where = user_frame()
+        self._order = next(_written)
 
     def __call__(self, *input: Any, **kwargs: Any) -> Any:
         """Start the block and call the function."""
-        self._user_id = _begin(self._user_id, self._ipu_id)
+        self._user_id = _begin(self._user_id, self._ipu_id, self)
         return self._layer_to_call(*input, **kwargs)
 
 
 def _block_hooks(module: torch.nn.Module) -> list[int]:
     hooks = module._forward_pre_hooks
     return [key for key, hook in hooks.items() if isinstance(hook, _BlockHook)]
+
+
+def annotations(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module, Any]]:
+    """Name, module and annotation of every part of ``model`` that is to begin a block."""
+    for name, module in model.named_modules():
+        if isinstance(module, (Block, LegacyBeginBlockFn)):
+            yield name, module, module
+        for key in _block_hooks(module):
+            yield name, module, module._forward_pre_hooks[key]
 
 
 def BeginBlock(

@@ -117,7 +117,7 @@ def compile_model(
         if id(info.tensor) in standins:
             info.tensor = standins[id(info.tensor)][1]
     warn_if_unused(groupings, captured)
-    check_placement(options, batching, training, begun, captured)
+    check_placement(model, options, batching, training, begun, captured)
     _check_buffers(model, options, captured, batching)
     states = {name for info in (*captured.params, *captured.buffers) for name in info.all_names}
     anchors = anchors_of(options, batching, states)

@@ -5,8 +5,10 @@ the block and the user's line."""
 import os
 from typing import Any
 
+import torch
+
 from poptorch._batching import Batching
-from poptorch._blocks import Begin
+from poptorch._blocks import Begin, annotations
 from poptorch._errors import CPP_ERROR_TYPE, Error
 from poptorch._logging import logger
 from poptorch._options_check import uses_ipu_model
@@ -22,11 +24,18 @@ _SHARDED_FROM = 8192
 
 
 def check_placement(
-    options: Options, batching: Batching, training: bool, begun: list[Begin], captured: Any
-) -> int:
-    """Raise if the blocks of a captured model can't be placed; returns its IPUs per replica."""
+    model: torch.nn.Module,
+    options: Options,
+    batching: Batching,
+    training: bool,
+    begun: list[Begin],
+    captured: Any,
+) -> None:
+    """Raise if the blocks of a captured model can't be placed."""
     strategy = options._execution_strategy
     pipelined = type(strategy) is PipelinedExecution
+    _check_used(model, training, begun)
+    _check_written_order(begun)
     _check_membership(captured)
     _check_parallel_phases(strategy, begun)
     if isinstance(strategy, ShardedExecution):
@@ -34,9 +43,7 @@ def check_placement(
     if pipelined:
         _check_stage_order(captured)
         _check_pipeline(_stages(begun), batching, training)
-    count = _ipus(begun)
-    _check_count(options, count * batching.replicas)
-    return count
+    _check_count(options, _ipus(begun) * batching.replicas)
 
 
 def _error(text: str, where: tuple[str, int] = ("", 0), kind: str = CPP_ERROR_TYPE) -> Error:
@@ -48,6 +55,41 @@ def _error(text: str, where: tuple[str, int] = ("", 0), kind: str = CPP_ERROR_TY
 
 def _name(tag: Any) -> str:
     return f"Block {tag.block!r}" if tag.block else "the ops before the first Block"
+
+
+def _check_used(model: torch.nn.Module, training: bool, begun: list[Begin]) -> None:
+    """A part of the model that has a block must run.
+
+    Inference may leave out what only training runs: losses, which have no weights, and in
+    evaluation mode any layer.
+    """
+    ran = {id(block.by) for block in begun}
+    for name, module, block in annotations(model):
+        needed = training or (module.training and next(module.parameters(), None) is not None)
+        if needed and id(block) not in ran:
+            raise _error(
+                f"Block {block._user_id or name!r} was given to {name or 'the model'} "
+                f"({type(module).__name__}), which never runs in forward: remove unused layers "
+                "from blocks.",
+                block._where,
+            )
+
+
+def _check_written_order(begun: list[Begin]) -> None:
+    """Where the model's layers A, B run in this order, BeginBlock was called for A first."""
+    earlier: list[Begin] = []
+    for block in begun:
+        if not hasattr(block.by, "_order") or any(block.by is other.by for other in earlier):
+            continue
+        for other in earlier:
+            if other.by._order > block.by._order and other.stage != block.stage:
+                raise _error(
+                    f"Block {other.block!r} runs before Block {block.block!r}, but its BeginBlock "
+                    "was written after: write BeginBlock in the order in which layers run.\n"
+                    f"  Block {block.block!r} at {describe(block.by._where)}",
+                    other.by._where,
+                )
+        earlier.append(block)
 
 
 def _check_membership(captured: Any) -> None:
@@ -87,7 +129,7 @@ def _check_shared_weights(captured: Any) -> None:
     for op in captured.placed:
         if op.tag is None or op.tag.backward:
             continue
-        for name in op.states:
+        for name in op.weights:
             first = users.setdefault(name, op.tag)
             if first.ipu != op.tag.ipu:
                 raise _error(

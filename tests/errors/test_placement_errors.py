@@ -123,6 +123,22 @@ def test_shards_do_not_share_weights():
     torch.testing.assert_close(actual, model(F32).detach())
 
 
+def test_shards_may_read_the_same_buffer():
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("scale", torch.tensor([2.0, 3.0]))
+
+        def forward(self, x):
+            with poptorch.Block("a", ipu_id=0):
+                x = x * self.scale
+            with poptorch.Block("b", ipu_id=1):
+                return x.exp() + self.scale
+
+    model, opts = Scaled(), options(poptorch.ShardedExecution())
+    torch.testing.assert_close(poptorch.inferenceModel(model, opts)(F32), model(F32))
+
+
 class Unused(nn.Module):
     def forward(self, x):
         with poptorch.Block("used", ipu_id=0):
@@ -135,6 +151,97 @@ class Unused(nn.Module):
 
 def test_a_block_without_use_is_refused():
     refused(Unused(), options(deviceIterations=2), "remove unused layers", line="# wasted")
+
+
+class Parts(nn.Module):
+    """Runs its layers in turn, but not `spare`; `block` and `function` only in training."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.spare = (nn.Linear(2, 2) for _ in range(3))
+        self.block = self.function = None
+
+    def forward(self, x, target=None):
+        return nn.functional.mse_loss(self.second(self.first(x)), target)
+
+
+class Evaluated(Parts):
+    def forward(self, x):
+        return self.second(self.first(x))
+
+
+def refused_in_training(model, text, line):
+    opts = options()
+    opts.Training.gradientAccumulation(8)
+    optimizer = poptorch.optim.SGD(model.parameters(), lr=0.1)
+    training = poptorch.trainingModel(model, opts, optimizer)
+    with pytest.raises(poptorch.Error, match=text) as caught:
+        training(F32, F32)
+    assert caught.value.location == f"{__file__}:{line}"
+    training.destroy()
+
+
+def here():
+    return inspect.currentframe().f_back.f_lineno
+
+
+@pytest.mark.parametrize("kind", ("layer", "function", "scope"))
+def test_an_annotated_part_that_never_runs_is_refused(kind):
+    model = Parts()
+    if kind == "layer":
+        name, line = "spare", here() + 1
+        poptorch.BeginBlock(model.spare, "wasted", ipu_id=1)
+    elif kind == "function":
+        name, line = "function", here() + 1
+        model.function = poptorch.BeginBlock(torch.neg, "wasted", ipu_id=1)
+    else:
+        name, line = "block", here() + 1
+        model.block = poptorch.Block("wasted", ipu_id=1)
+    text = rf"Block 'wasted' was given to {name} \(\w+\), which never runs in forward"
+    refused_in_training(model, text, line)
+    poptorch.removeBlocks(model)
+    model.block = model.function = None
+    poptorch.trainingModel(model, options())(F32, F32)
+
+
+def test_evaluation_may_leave_out_what_training_runs():
+    model = Evaluated()
+    model.function = poptorch.BeginBlock(nn.functional.mse_loss, "loss", ipu_id=0)
+    line = here() + 1
+    poptorch.BeginBlock(model.spare, "extra", ipu_id=1)
+    error = refused(model, options(), "Block 'extra' was given to spare")
+    assert error.location == f"{__file__}:{line}"
+    actual = poptorch.inferenceModel(model.eval(), options())(F32)
+    torch.testing.assert_close(actual, model(F32).detach())
+
+
+def test_blocks_are_written_in_the_order_in_which_they_run():
+    model = Evaluated()
+    poptorch.BeginBlock(model.second, "later", ipu_id=1)
+    line = here() + 1
+    poptorch.BeginBlock(model.first, "earlier", ipu_id=0)
+    text = "Block 'earlier' runs before Block 'later', but its BeginBlock was written after"
+    opts = options(deviceIterations=2)
+    assert refused(model, opts, text, "model.second").location == f"{__file__}:{line}"
+    poptorch.removeBlocks(model)
+    poptorch.BeginBlock(model.second, "b", ipu_id=0)  # on one IPU the order says nothing
+    poptorch.BeginBlock(model.first, "a", ipu_id=0)
+    assert poptorch.inferenceModel(model, options())(F32) is not None
+
+
+@pytest.mark.parametrize("ipu", (-1, "x", 1.5))
+def test_an_ipu_has_a_number(ipu):
+    class Here(nn.Module):
+        def forward(self, x):
+            with poptorch.Block("a", ipu_id=ipu):
+                return x.neg()
+
+    text = f"Block 'a' needs the number of an IPU, got {ipu!r}"
+    assert __file__ in refused(Here(), options(), text).location
+    if ipu == -1:
+        stage = poptorch.Stage("b0").ipu(ipu)
+        text = "Block 'b0' needs the number of an IPU, got -1"
+        refused(layers(1, [None]), options(poptorch.PipelinedExecution(stage)), text)
 
 
 def test_blocks_that_no_strategy_places_name_the_line():

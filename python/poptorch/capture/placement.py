@@ -20,7 +20,7 @@ class PlacedOp(NamedTuple):
 
     tag: tuple
     operands: list  # indices of the ops that made its operands
-    states: list  # names of the parameters and buffers it reads
+    weights: list  # names of the parameters it reads
 
 
 DEFAULT = Placement()
@@ -63,7 +63,7 @@ def placed_ops(live, blocks):
             PlacedOp(
                 record.tag,
                 [made_by[id(a)] for a in args if id(a) in made_by],
-                [a.name for a in args if getattr(a, "kind", "") in ("param", "buffer")],
+                [a.name for a in args if getattr(a, "kind", "") == "param"],
             )
         )
         made_by.update((id(r), i) for r in record.results)

@@ -44,6 +44,8 @@ def check_placement(
         _check_stage_order(captured)
         _check_pipeline(_stages(begun), batching, training)
     _check_count(options, _ipus(begun) * batching.replicas)
+    if captured.overlapped is not None:
+        _check_overlap(options, batching, pipelined, captured.overlapped)
 
 
 def _error(text: str, where: tuple[str, int] = ("", 0), kind: str = CPP_ERROR_TYPE) -> Error:
@@ -181,6 +183,29 @@ def _check_pipeline(stages: int, batching: Batching, training: bool) -> None:
     if stages > 1 and batching.mode == OutputMode.EveryN:
         raise _error(
             "AnchorReturnType::EVERYN is not valid for pipelined models", kind="popart_exception"
+        )
+
+
+def _check_overlap(
+    options: Options, batching: Batching, pipelined: bool, where: tuple[str, int]
+) -> None:
+    if pipelined:
+        raise _error(
+            "Overlapped IO is not supported with poptorch.PipelinedExecution. Set another one with "
+            "poptorch.Options().setExecutionStrategy, e.g. poptorch.ShardedExecution().",
+            where,
+        )
+    if not options.TensorLocations._values.get("numIOTiles"):
+        raise _error(
+            "No IO tiles allocated. Allocate some with "
+            "poptorch.Options().TensorLocations.numIOTiles().",
+            where,
+        )
+    if batching.mode not in (OutputMode.All, OutputMode.Sum):
+        raise _error(
+            "Unsupported output mode for overlapped IO: use poptorch.OutputMode.All or Sum, not "
+            f"{batching.mode.name}.",
+            where,
         )
 
 

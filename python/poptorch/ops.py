@@ -93,20 +93,25 @@ def set_available_memory(tensor: torch.Tensor, available_memory_proportion: floa
 
 def set_overlap_for_input(input_tensors: Any, mode: OverlapMode) -> Any:
     """How far the transfer of inputs may overlap with computation; no effect on virtual IPUs."""
-    return _overlapped(input_tensors, mode, "inputs")
+    return _overlapped(input_tensors, mode, "input")
 
 
 def set_overlap_for_output(output_tensors: Any, mode: OverlapMode) -> Any:
     """How far the transfer of outputs may overlap with computation; no effect on virtual IPUs."""
-    return _overlapped(output_tensors, mode, "outputs")
+    return _overlapped(output_tensors, mode, "output")
 
 
 def _overlapped(tensors: Any, mode: OverlapMode, what: str) -> Any:
     assert isinstance(mode, OverlapMode), f"Expected a poptorch.OverlapMode, got {mode!r}"
     leaves = structure.tensors_of(tensors)
     if not leaves or not all(isinstance(leaf, torch.Tensor) for _, leaf in leaves):
-        raise createPoptorchError(f"You may only set overlap for torch.tensor {what}")
-    return tensors
+        raise createPoptorchError(f"You may only set overlap for torch.tensor {what}s")
+    session = state.current()
+    if session is None:
+        return tensors
+    mark = getattr(session.overlap, f"mark_{what}")
+    marked = [mark(leaf, mode != OverlapMode.NoOverlap) for _, leaf in leaves]
+    return structure.rebuild(tensors, iter(marked))
 
 
 class MultiConv:
@@ -163,10 +168,22 @@ class MultiConv:
         if MultiConv._open:
             raise createPoptorchError("Nested poptorch.MultiConv is not supported.")
         MultiConv._open = True
+        self._before = _convolutions()
         return self
 
     def __exit__(self, *exc: object) -> None:
         MultiConv._open = False
+        if exc[0] is None and running_on_ipu() and _convolutions() == self._before:
+            raise createPoptorchError(
+                "Unexpected end_multi_conv, is the IR malformed? There is no convolution in this "
+                "poptorch.MultiConv."
+            )
+
+
+def _convolutions() -> int:
+    """Convolutions captured so far."""
+    session = state.current()
+    return 0 if session is None else session.convolutions
 
 
 # Products and slices ------------------------------------------------------------------------------

@@ -93,6 +93,7 @@ class Capture:
         uses_rng: whether the program draws random numbers.
         placed: of a model with blocks, a placement.PlacedOp per op.
         dead_blocks: tags of blocks none of whose ops the results need.
+        overlapped: (file, line) of the first transfer that is to overlap with computation, or None.
     """
 
     text: str
@@ -109,6 +110,7 @@ class Capture:
     uses_rng: bool
     placed: list = field(default_factory=list)
     dead_blocks: dict = field(default_factory=dict)
+    overlapped: tuple | None = None
     _result: Any = None
     _leaves: list = field(default_factory=list)
     _head: list = field(default_factory=list)
@@ -215,6 +217,7 @@ def _result(traced, e):
         uses_rng=e.uses_rng,
         placed=e.placed,
         dead_blocks=e.dead_blocks,
+        overlapped=traced.overlapped,
         _result=_without_fakes(traced),
         _leaves=traced.result_leaves,
         _head=e.head,

@@ -20,6 +20,7 @@ from . import _torch_private as private
 from . import constants, errors, library, mutations, placement, state, structure
 from .decompositions import trace_table
 from .intercept import Interceptor
+from .overlap import Overlap
 
 NO_LOSS = "Couldn't find a loss in graph!"
 MANY_LOSSES = (
@@ -73,6 +74,7 @@ class Traced:
     written: dict = field(default_factory=dict)  # placeholder -> node with its final value
     streams: int = 0
     blocks: dict = field(default_factory=dict)  # Session.blocks
+    overlapped: tuple | None = None  # line of the first transfer that is to overlap
 
 
 class Session:
@@ -90,6 +92,8 @@ class Session:
         self.streams = 0
         self.by_sequence = {}
         self.blocks = {}  # block -> tag of its first op that does something
+        self.overlap = Overlap()
+        self.convolutions = 0
         self.last_tag = Tag("", 0, "", False, *placement.DEFAULT)
         self.name_scopes = []
         self.hosting = False  # runs a function for real, to see what it returns
@@ -176,6 +180,7 @@ class _Tagger(private.TorchDispatchMode):
             tag = session.forward_tag(sys._getframe(1))
             if tag.block and tag.block not in session.blocks and _does_something(func, args):
                 session.blocks[tag.block] = tag
+            session.convolutions += func is torch.ops.aten.convolution.default
         private.set_node_tag({"tag": tag})
         kwargs = kwargs or {}
         try:
@@ -415,12 +420,15 @@ def trace_model(model, args, kwargs, *, training, native_ops, module_scopes=True
     try:
         with fake_mode, private.patched_torch(), _quiet():
             gm = private.trace(joint, fakes, table)
+            placeholders = [n for n in gm.graph.nodes if n.op == "placeholder"]
+            session.overlap.check_inputs(placeholders[len(slots) :])
             traced.gm, traced.written = mutations.make_pure(gm, fakes, table)
     finally:
         state.leave()
         placement.reset_placement()
     traced.streams = session.streams
     traced.blocks = session.blocks
+    traced.overlapped = session.overlap.where
     return traced
 
 
@@ -442,6 +450,7 @@ def _run_joint(model, args, kwargs, session, traced, tensors):
         for hook in (slot.tensor._backward_hooks or {}).values():
             if tensor.requires_grad:
                 tensor.register_hook(hook)
+    session.overlap.inputs = tensors[count:]
     leaves = iter(tensors[count:])
     args = [structure.rebuild(a, leaves) for a in args]
     kwargs = structure.rebuild(dict(kwargs), leaves)
@@ -472,6 +481,7 @@ def _run_joint(model, args, kwargs, session, traced, tensors):
 
 def _finish(session, traced, result):
     traced.result = result
+    session.overlap.check_outputs([leaf for _, leaf in structure.tensors_of(result)])
     outputs, index_of = [], {}
     for _, leaf in structure.tensors_of(result):
         if not isinstance(leaf, private.FakeTensor):

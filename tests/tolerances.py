@@ -22,6 +22,9 @@ PASS = {
 # After many steps: this much of the largest value, or this many times what eager float32 is off.
 STEPS = (1e-4, 10)
 
+# The same model on one IPU and on several, after a few steps: sums in another order.
+SAME = (2e-5, 2e-6)
+
 
 def assert_pass_close(actual, expected, what=""):
     """Compares the results of one pass."""
@@ -32,6 +35,12 @@ def assert_steps_close(actual, expected, what=""):
     """Compares losses or weights after a few training steps of a well-conditioned model."""
     table = PASS | {torch.float32: (2e-3, 2e-4)}
     _close(actual, expected, table, what)
+
+
+def assert_same_steps(actual, expected):
+    """Compares structures of outputs and weights of one model that was run in two ways."""
+    rtol, atol = SAME
+    torch.testing.assert_close(actual, expected, rtol=rtol, atol=atol)
 
 
 def assert_no_worse(ours, theirs, true, what="", at_least=1e-3):

@@ -4,6 +4,7 @@
 import poptorch
 import pytest
 import torch
+from tolerances import assert_same_steps
 from torch import nn
 from torch.nn import functional as F
 
@@ -102,7 +103,7 @@ def check(strategy, optimizer="sgd", rows_per_micro=3, kind=None, **counts):
     make = OPTIMIZERS[optimizer]
     expected = trained(Chain(False, **kind), options(**counts), make, rows_per_micro * steps)
     actual = trained(Chain(True, **kind), options(strategy, **counts), make, rows_per_micro * steps)
-    torch.testing.assert_close(actual, expected, rtol=2e-5, atol=2e-6)
+    assert_same_steps(actual, expected)
     fresh = Chain(False).state_dict()
     assert any(not torch.equal(actual[1][name], fresh[name]) for name in fresh)
 
@@ -156,4 +157,4 @@ def test_output_modes_of_a_pipeline(mode):
         opts.outputMode(poptorch.OutputMode[mode])
         training = poptorch.trainingModel(model, opts, OPTIMIZERS["sgd"](model.parameters()))
         results.append(training(x, target))
-    torch.testing.assert_close(*results, rtol=2e-5, atol=2e-6)
+    assert_same_steps(*results)

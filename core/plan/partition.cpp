@@ -46,6 +46,7 @@ class Partitioner {
     add_outputs();
     add_channel_outputs();
     add_waits();
+    add_groups();
     Partition out;
     for (Task& t : tasks_) {
       t.graph->nodes = std::move(t.builder->out);
@@ -418,6 +419,22 @@ class Partitioner {
     }
   }
 
+  // Neighbours of one phase on IPUs of their own that need nothing of each other.
+  void add_groups() {
+    size_t first = 0;
+    for (size_t t = 1; t < tasks_.size(); ++t) {
+      TaskDesc& d = tasks_[t].desc;
+      bool joins = options_.strategy == Strategy::kPhased;
+      for (size_t u = first; u < t && joins; ++u) {
+        const TaskDesc& other = tasks_[u].desc;
+        joins = other.phase == d.phase && other.ipu != d.ipu;
+        for (const WaitDesc& w : d.waits) joins &= w.task != static_cast<int>(u) || w.behind > 0;
+      }
+      if (!joins) first = t;
+      d.group = tasks_[t - 1].desc.group + !joins;
+    }
+  }
+
   const Graph& g_;
   PartitionOptions options_;
   std::vector<int32_t> made_by_;
@@ -444,7 +461,7 @@ Partition partition(const Graph& g, const PartitionOptions& options) {
 const LocationRule* PartitionOptions::rule_of(SourceKind kind, const std::string& name) const {
   if (kind == SourceKind::kParam) return &weights;
   if (kind != SourceKind::kBuffer || name == kCountState || name.starts_with("hyper:") ||
-      name.starts_with("loss:"))
+      name.starts_with("hyper64:") || name.starts_with("loss:"))
     return nullptr;
   if (name.starts_with("accum:")) return &accumulators;
   return name.find(':') == std::string::npos ? nullptr : &optimizer;

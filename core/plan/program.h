@@ -106,6 +106,7 @@ struct TaskDesc {
   std::string name;
   int ipu = 0, stage = 0, phase = -1;
   bool backward = false;
+  int group = 0;  // neighbours of one group may run at the same time
   std::vector<TaskPort> inputs, outputs;
   std::vector<CopyDesc> copies;
   std::vector<WaitDesc> waits;

@@ -149,7 +149,8 @@ Engine::Engine(Program program, RunConfig config)
                          s.kernel->scratch_bytes(s.kernel->single_thread() ? 1 : config_.threads));
     }
   scratch_per_thread_ = whole_lines(scratch_per_thread_);
-  if (program_.pipelined) scratch = std::max(scratch, config_.threads * scratch_per_thread_);
+  if (std::any_of(groups_.begin(), groups_.end(), [](const Group& g) { return !!g.schedule; }))
+    scratch = std::max(scratch, config_.threads * scratch_per_thread_);
   scratch_ = Arena(std::max<int64_t>(scratch, 64));
   for (const StateDesc& s : program_.states)
     if (s.name == "rng") rng_offset_ = s.offset;

@@ -103,6 +103,12 @@ class Engine {
     std::vector<std::byte*> bases;
     Arena own;  // random state and count of its micro-batch
   };
+  // Tasks [begin, end) side by side, each on one thread; without a schedule one by one, each by the
+  // whole team.
+  struct Group {
+    size_t begin = 0, end = 0;
+    std::unique_ptr<TaskSchedule> schedule = nullptr;
+  };
   struct Micro {
     int64_t step = 0, replica = 0;
     int64_t order = 0;            // in its pipeline: chooses the slots of channels
@@ -138,10 +144,13 @@ class Engine {
   void bind_task(int index, const Micro& m);
   void finish_task(int index, const Micro& m);
   void run_alone(const Loaded& loaded, std::byte* const* bases, int thread);
+  void run_task(int index, const Micro& m, int thread);
   void run_tasks(const std::function<bool()>& poll);
+  void run_group(const Group& group, int64_t count, const std::function<Micro(int64_t)>& micro,
+                 const std::function<bool()>& poll);
   void run_pipeline(int64_t first, int64_t batch, int64_t replica, int64_t lanes,
                     const std::function<bool()>& poll);
-  void run_one_by_one(int64_t first, int64_t batch, const std::function<bool()>& poll);
+  void run_in_turn(int64_t first, int64_t batch, const std::function<bool()>& poll);
   void write_trace();
   const StateDesc& find_state(const std::string& name) const;
 
@@ -156,7 +165,7 @@ class Engine {
   Loaded micro_, update_;
   std::vector<Memory> ipus_;
   std::vector<Task> tasks_;
-  std::unique_ptr<TaskSchedule> schedule_;
+  std::vector<Group> groups_;
   std::vector<std::vector<TraceEvent>> traces_;  // by thread
   std::byte* loading_arena_ = nullptr;
   int64_t scratch_per_thread_ = 0;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Programs on several IPUs: memory per IPU, tasks of a pipeline side by side, shards and phases one
-// after the other.
+// Programs on several IPUs: memory per IPU, tasks of a pipeline and of one phase side by side,
+// shards and phases one after the other.
 #include <omp.h>
 
 #include <algorithm>
@@ -40,8 +40,24 @@ void Engine::load_tasks() {
     m.streaming = Arena(std::max<int64_t>(ipu.streaming_channel_bytes, 64));
     ipus_.push_back(std::move(m));
   }
-  OneThreadPerKernel one(program_.pipelined);
-  for (const TaskDesc& desc : program_.tasks) {
+  const std::vector<TaskDesc>& tasks = program_.tasks;
+  for (size_t begin = 0, end = 0; begin < tasks.size(); begin = end) {
+    while (end < tasks.size() && (program_.pipelined || tasks[end].group == tasks[begin].group))
+      ++end;
+    // With few tasks for many threads, each does better on all of them.
+    const size_t count = end - begin;
+    const bool several = count > 1 && 2 * count > static_cast<size_t>(config_.threads);
+    Group group{begin, end};
+    if (program_.pipelined || several)
+      group.schedule = std::make_unique<TaskSchedule>(std::span(tasks).subspan(begin, count),
+                                                      program_.pipelined);
+    groups_.push_back(std::move(group));
+  }
+  auto group = groups_.begin();
+  for (size_t i = 0; i < tasks.size(); ++i) {
+    if (i == group->end) ++group;
+    OneThreadPerKernel one(group->schedule != nullptr);
+    const TaskDesc& desc = tasks[i];
     loading_arena_ = ipus_[desc.ipu].arena.data();
     Task task;
     task.loaded = load(desc.section);
@@ -53,7 +69,6 @@ void Engine::load_tasks() {
     tasks_.push_back(std::move(task));
   }
   loading_arena_ = arena_.data();
-  if (program_.pipelined) schedule_ = std::make_unique<TaskSchedule>(program_.tasks);
   traces_.resize(static_cast<size_t>(config_.threads));
 }
 
@@ -160,7 +175,7 @@ void Engine::run_tasks(const std::function<bool()>& poll) {
   const int64_t batch = update_.steps.empty() ? config_.steps() : config_.gradient_accumulation;
   for (int64_t first = 0; first < config_.steps(); first += batch) {
     if (!program_.pipelined) {
-      run_one_by_one(first, batch, poll);
+      run_in_turn(first, batch, poll);
     } else if (replicas_.any()) {
       for (int64_t r = 0; r < config_.replicas; ++r) {
         replicas_.enter(r);
@@ -181,6 +196,34 @@ void Engine::run_tasks(const std::function<bool()>& poll) {
   if (!config_.trace.empty()) write_trace();
 }
 
+// A task of one micro-batch on this thread.
+void Engine::run_task(int index, const Micro& m, int thread) {
+  MicroTimes& times = times_[m.step * config_.replicas + m.replica];
+  const double start = seconds_since(loaded_);
+  if (index == 0) times.input = times.input_complete = start;
+  bind_task(index, m);
+  run_alone(tasks_[index].loaded, tasks_[index].bases.data(), thread);
+  if (errors_.any()) return;
+  finish_task(index, m);
+  const double end = seconds_since(loaded_);
+  if (index + 1 == static_cast<int>(tasks_.size())) times.output = times.output_complete = end;
+  if (!config_.trace.empty()) traces_[thread].push_back({index, m.step, m.replica, start, end});
+}
+
+void Engine::run_group(const Group& group, int64_t count,
+                       const std::function<Micro(int64_t)>& micro,
+                       const std::function<bool()>& poll) {
+  auto run = [&](int task, int64_t k, int thread) {
+    run_task(static_cast<int>(group.begin) + task, micro(k), thread);
+  };
+  auto stop = [&](int thread) {
+    if (thread == 0 && poll && poll()) stop_.store(true);
+    return stop_.load(std::memory_order_relaxed) || errors_.any();
+  };
+  group.schedule->run(count, team_, run, stop);
+  check_errors();
+}
+
 // `lanes` replicas from `replica` on, which take turns in the pipeline.
 void Engine::run_pipeline(int64_t first, int64_t batch, int64_t replica, int64_t lanes,
                           const std::function<bool()>& poll) {
@@ -193,48 +236,36 @@ void Engine::run_pipeline(int64_t first, int64_t batch, int64_t replica, int64_t
     m.random = (m.step - first) * config_.replicas + m.replica;
     return m;
   };
-  auto run = [&](int task, int64_t k, int thread) {
-    const Micro m = micro(k);
-    MicroTimes& times = times_[m.step * config_.replicas + m.replica];
-    const double start = seconds_since(loaded_);
-    if (task == 0) times.input = times.input_complete = start;
-    bind_task(task, m);
-    run_alone(tasks_[task].loaded, tasks_[task].bases.data(), thread);
-    if (errors_.any()) return;
-    finish_task(task, m);
-    const double end = seconds_since(loaded_);
-    if (task + 1 == static_cast<int>(tasks_.size())) times.output = times.output_complete = end;
-    if (!config_.trace.empty()) traces_[thread].push_back({task, m.step, m.replica, start, end});
-  };
-  auto stop = [&](int thread) {
-    if (thread == 0 && poll && poll()) stop_.store(true);
-    return stop_.load(std::memory_order_relaxed) || errors_.any();
-  };
-  schedule_->run(batch * lanes, team_, run, stop);
-  check_errors();
+  run_group(groups_.front(), batch * lanes, micro, poll);
 }
 
-// Every task by the whole team.
-void Engine::run_one_by_one(int64_t first, int64_t batch, const std::function<bool()>& poll) {
-  for (int64_t step = first; step < first + batch; ++step)
-    for (int64_t r = 0; r < config_.replicas; ++r) {
-      const int64_t k = (step - first) * config_.replicas + r;
-      const Micro m{step, r, 0, k, k};
-      MicroTimes& times = times_[step * config_.replicas + r];
-      times.input = times.input_complete = seconds_since(loaded_);
-      replicas_.enter(r);
-      for (size_t t = 0; t < tasks_.size(); ++t) {
+// Micro-batches one after the other, each through all groups.
+void Engine::run_in_turn(int64_t first, int64_t batch, const std::function<bool()>& poll) {
+  for (int64_t k = 0; k < batch * config_.replicas; ++k) {
+    const Micro m{first + k / config_.replicas, k % config_.replicas, 0, k, k};
+    MicroTimes& times = times_[first * config_.replicas + k];
+    times.input = times.input_complete = seconds_since(loaded_);
+    replicas_.enter(m.replica);
+    for (const Group& group : groups_) {
+      if (group.schedule) {
+        run_group(
+            group, 1, [&](int64_t) { return m; }, poll);
+        continue;
+      }
+      for (size_t t = group.begin; t < group.end; ++t) {
         const double start = seconds_since(loaded_);
         bind_task(static_cast<int>(t), m);
         std::copy(tasks_[t].bases.begin(), tasks_[t].bases.end(), bases_.begin());
         run_section(tasks_[t].loaded, poll);
         finish_task(static_cast<int>(t), m);
         if (!config_.trace.empty())
-          traces_[0].push_back({static_cast<int>(t), step, r, start, seconds_since(loaded_)});
+          traces_[0].push_back(
+              {static_cast<int>(t), m.step, m.replica, start, seconds_since(loaded_)});
       }
-      replicas_.leave(r);
-      times.output = times.output_complete = seconds_since(loaded_);
     }
+    replicas_.leave(m.replica);
+    times.output = times.output_complete = seconds_since(loaded_);
+  }
 }
 
 // As the trace viewers of Chrome and Perfetto read it: a process per replica, a row per IPU.

@@ -10,10 +10,10 @@
 
 namespace tessera {
 
-TaskSchedule::TaskSchedule(const std::vector<TaskDesc>& tasks) {
+TaskSchedule::TaskSchedule(std::span<const TaskDesc> tasks, bool waits) {
   int ipus = 0;
   for (const TaskDesc& t : tasks) {
-    entries_.push_back({t.ipu, t.waits});
+    entries_.push_back({t.ipu, waits ? t.waits : std::vector<WaitDesc>{}});
     ipus = std::max(ipus, t.ipu + 1);
   }
   busy_.assign(static_cast<size_t>(ipus), false);

@@ -10,6 +10,7 @@
 #include <exception>
 #include <functional>
 #include <mutex>
+#include <span>
 #include <vector>
 
 #include "plan/program.h"
@@ -18,8 +19,8 @@ namespace tessera {
 
 class TaskSchedule {
  public:
-  TaskSchedule() = default;
-  explicit TaskSchedule(const std::vector<TaskDesc>& tasks);
+  // Without `waits` all tasks of a micro-batch may run at once.
+  TaskSchedule(std::span<const TaskDesc> tasks, bool waits);
 
   // Calls `run(task, micro_batch, thread)` for each task of each of `count` micro-batches. An
   // exception ends all threads and is thrown again here. `stop(thread)` is asked between tasks.

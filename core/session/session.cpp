@@ -63,8 +63,8 @@ std::string places_json(const Program& p) {
   for (const TaskDesc& t : p.tasks)
     tasks.push_back(
         fmt::format("{{\"name\": {}, \"ipu\": {}, \"stage\": {}, \"phase\": {}, \"backward\": {}, "
-                    "\"steps\": {}, \"copies\": {}, \"arena_bytes\": {}}}",
-                    json_string(t.name), t.ipu, t.stage, t.phase, t.backward,
+                    "\"group\": {}, \"steps\": {}, \"copies\": {}, \"arena_bytes\": {}}}",
+                    json_string(t.name), t.ipu, t.stage, t.phase, t.backward, t.group,
                     t.section.steps.size(), t.copies.size(), t.arena_bytes));
   for (const ChannelDesc& c : p.channels)
     channels.push_back(fmt::format(

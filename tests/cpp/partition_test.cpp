@@ -39,7 +39,7 @@ std::string random_text(unsigned seed, bool sane) {
     text += fmt::format("  %{} = {}{} !{}\n", next++,
                         fmt::format(fmt::runtime(forms[pick(6)]), x, y), type, i);
     locs += fmt::format("loc !{} \"m.py\" {} \"\" {} {} {} {}\n", i, i + 1,
-                        backward ? "bwd" : "fwd", stage, stage, stage);
+                        backward ? "bwd" : "fwd", stage, stage, stage / 2);
   }
   // Small changes, so that errors do not grow from step to step.
   text += fmt::format("  %{} = tanh(%{}){}\n", next, next - 1, type);
@@ -53,7 +53,8 @@ struct Result {
   std::vector<float> outputs[2], states;
 };
 
-Result run(const std::string& text, PartitionOptions placement, int threads, bool& partitioned) {
+Result run(const std::string& text, PartitionOptions placement, int threads, bool& partitioned,
+           int* grouped = nullptr) {
   CompileOptions o;
   o.training = true;
   o.placement = placement;
@@ -62,7 +63,9 @@ Result run(const std::string& text, PartitionOptions placement, int threads, boo
   o.run.output = {OutputMode::kAll};
   Session session(text, o, {}, nullptr);
   Engine& e = session.engine();
-  partitioned = !e.program().tasks.empty();
+  const std::vector<TaskDesc>& tasks = e.program().tasks;
+  partitioned = !tasks.empty();
+  if (grouped && partitioned) *grouped += tasks.back().group + 1 < static_cast<int>(tasks.size());
   const size_t n = kSide * kSide;
   std::mt19937 gen(1);
   auto fill = [&](size_t count) {
@@ -103,7 +106,7 @@ bool close(const std::vector<float>& a, const std::vector<float>& b) {
 }  // namespace
 
 TEST_CASE("tasks compute what one program computes") {
-  int partitioned_runs = 0;
+  int partitioned_runs = 0, grouped_runs = 0;
   for (unsigned seed = 0; seed < 40; ++seed) {
     const std::string text = random_text(seed, seed % 2 == 0);
     bool partitioned = false;
@@ -117,7 +120,8 @@ TEST_CASE("tasks compute what one program computes") {
           placement.strategy = strategy;
           placement.recompute = recompute;
           placement.liveness = static_cast<Liveness>(seed % 4);
-          const Result actual = run(text, placement, threads, partitioned);
+          const Result actual = run(text, placement, threads, partitioned,
+                                    strategy == Strategy::kPhased ? &grouped_runs : nullptr);
           partitioned_runs += partitioned;
           CAPTURE(seed);
           CAPTURE(static_cast<int>(strategy));
@@ -128,6 +132,7 @@ TEST_CASE("tasks compute what one program computes") {
         }
   }
   CHECK(partitioned_runs > 500);
+  CHECK(grouped_runs > 50);
 }
 
 TEST_CASE("a task waits only for what came before") {
@@ -144,4 +149,13 @@ TEST_CASE("a task waits only for what came before") {
     for (const ChannelDesc& c : p.channels)
       for (int r : c.readers) CHECK(c.from < r);
   }
+}
+
+TEST_CASE("numbers that an optimizer reads each step stay on chip") {
+  const PartitionOptions o;
+  CHECK(o.rule_of(SourceKind::kBuffer, "hyper:0") == nullptr);
+  CHECK(o.rule_of(SourceKind::kBuffer, "hyper64:0") == nullptr);
+  CHECK(o.rule_of(SourceKind::kBuffer, "exp_avg:layer.weight") == &o.optimizer);
+  CHECK(o.rule_of(SourceKind::kBuffer, "accum:layer.weight") == &o.accumulators);
+  CHECK(o.rule_of(SourceKind::kBuffer, "running_mean") == nullptr);
 }

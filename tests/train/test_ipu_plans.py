@@ -3,6 +3,7 @@
 and that a failing stage ends the call and nothing else."""
 
 import json
+import threading
 
 import poptorch
 import pytest
@@ -245,6 +246,83 @@ def test_backward_may_begin_in_a_phase_of_its_own():
     same_results(shared, expected)
     same_results(separate, expected)
     assert len(shared[0]["tasks"]) == 7 and len(separate[0]["tasks"]) == 8
+
+
+MEETING = threading.Barrier(2)
+
+
+@torch.library.custom_op("tessera_ipus::meet", mutates_args=())
+def meet(x: torch.Tensor) -> torch.Tensor:
+    MEETING.wait(timeout=60)  # ends in an error unless another task is here at the same time
+    return x * 2
+
+
+@meet.register_fake
+def _(x):
+    return torch.empty_like(x)
+
+
+class Lanes(nn.Module):
+    """Two lanes in two phases of two stages; in each phase they wait for each other."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(4))
+
+    def forward(self, x):
+        lanes = [x, x]
+        for phase in range(2):
+            for lane in range(2):
+                with poptorch.Block(f"phase{phase}_lane{lane}"):
+                    lanes[lane] = meet(self.layers[2 * phase + lane](lanes[lane]))
+        with poptorch.Block("phase1_lane0"):
+            return lanes[0] + lanes[1]
+
+    def on_the_host(self, x):
+        for i in range(2):
+            x = x if i else [x, x]
+            x = [2 * self.layers[2 * i + lane](x[lane]) for lane in range(2)]
+        return (x[0] + x[1]).detach()
+
+
+@pytest.fixture
+def two_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(
+    "kind, groups",
+    [
+        (poptorch.ParallelPhasedExecution, ((0, 2), (1, 3))),
+        (poptorch.SerialPhasedExecution, ((0, 1), (0, 1))),
+    ],
+)
+def test_ipus_of_one_phase_run_at_the_same_time(kind, groups, tmp_path, monkeypatch, two_threads):
+    file = tmp_path / "trace.json"
+    monkeypatch.setenv("TESSERA_TRACE", str(file))
+    phases = [
+        poptorch.Phase(*[poptorch.Stage(f"phase{n}_lane{i}") for i in range(2)]).ipus(*ipus)
+        for n, ipus in enumerate(groups)
+    ]
+    model = Lanes()
+    opts = options(kind(*phases), 1).deviceIterations(3).outputMode(poptorch.OutputMode.All)
+    inference = poptorch.inferenceModel(model, opts)
+    x = torch.randn(6, WIDTH)
+    torch.testing.assert_close(inference(x), model.on_the_host(x))
+    tasks = json.loads(inference._executable.program.summary())["tasks"]
+    assert [task["group"] for task in tasks] == [0, 0, 1, 1, 2]
+    assert [task["ipu"] for task in tasks] == [*groups[0], *groups[1], groups[1][0]]
+    spans = {}
+    for e in json.loads(file.read_text())["traceEvents"]:
+        if e["ph"] == "X":
+            spans[e["name"], e["args"]["micro_batch"]] = e["ts"], e["ts"] + e["dur"]
+    for one, other in (tasks[:2], tasks[2:4]):
+        for k in range(3):
+            a, b = spans[one["name"], k], spans[other["name"], k]
+            assert max(a[0], b[0]) < min(a[1], b[1]), "they overlap"
 
 
 def settings():

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/engine.h"
 
-#include <omp.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,6 +13,7 @@
 #include "ops/run_error.h"
 #include "runtime/clock.h"
 #include "runtime/denormals.h"
+#include "runtime/team.h"
 
 namespace tessera {
 namespace {
@@ -196,9 +196,11 @@ Engine::Loaded Engine::load(const Section& section) {
   // Steps with a body are compiled, which takes milliseconds each and may go on side by side;
   // libraries behind the other steps look at the thread they are called from.
   auto compiled = [&](size_t i) { return !section.steps[i].body.empty(); };
-#pragma omp parallel for schedule(dynamic) num_threads(config_.threads)
-  for (size_t i = 0; i < section.steps.size(); ++i)
-    if (compiled(i)) make(i);
+  std::atomic<size_t> next{0};
+  run_team(config_.threads, [&](int) {
+    for (size_t i; (i = next.fetch_add(1)) < section.steps.size();)
+      if (compiled(i)) make(i);
+  });
   for (size_t i = 0; i < section.steps.size(); ++i)
     if (!compiled(i)) make(i);
   for (const std::exception_ptr& failure : failures)
@@ -330,9 +332,7 @@ void Engine::run_stretch(const Loaded& loaded, const Stretch& stretch, int threa
       if (thread == 0) keep_best(s.best_us, start);
     }
   };
-  if (threads == 1) return body(0);
-#pragma omp parallel num_threads(threads)
-  { body(omp_get_thread_num()); }
+  run_team(threads, body);
 }
 
 std::vector<Engine::Loaded*> Engine::all_loaded() {

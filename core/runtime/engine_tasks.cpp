@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Programs on several IPUs: memory per IPU, tasks of a pipeline and of one phase side by side,
 // shards and phases one after the other.
-#include <omp.h>
-
 #include <algorithm>
 #include <cstring>
 #include <fstream>
@@ -11,6 +9,7 @@
 #include "runtime/clock.h"
 #include "runtime/denormals.h"
 #include "runtime/engine.h"
+#include "runtime/team.h"
 
 namespace tessera {
 namespace {

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/task_schedule.h"
 
-#include <omp.h>
-
 #include <algorithm>
 #include <chrono>
 
 #include "runtime/clock.h"
+#include "runtime/team.h"
 
 namespace tessera {
 
@@ -106,12 +105,7 @@ void TaskSchedule::run(int64_t count, int threads,
   failure_ = nullptr;
   for (Entry& e : entries_) e.next = e.done = 0;
   std::fill(busy_.begin(), busy_.end(), false);
-  if (threads == 1) {
-    work(0, run, stop);
-  } else {
-#pragma omp parallel num_threads(threads)
-    work(omp_get_thread_num(), run, stop);
-  }
+  run_team(threads, [&](int thread) { work(thread, run, stop); });
   if (failure_) std::rethrow_exception(failure_);
 }
 

@@ -143,8 +143,10 @@ class Engine {
   std::byte* port_base(const TaskDesc& desc, const TaskPort& p, const Micro& m) const;
   void bind_task(int index, const Micro& m);
   void finish_task(int index, const Micro& m);
-  void run_alone(const Loaded& loaded, std::byte* const* bases, int thread);
-  void run_task(int index, const Micro& m, int thread);
+  void run_alone(const Loaded& loaded, std::byte* const* bases, int thread,
+                 const std::function<bool()>& poll);
+  void run_task(int index, const Micro& m, int thread, const std::function<bool()>& poll);
+  bool asked_to_stop(int thread, const std::function<bool()>& poll);
   void run_tasks(const std::function<bool()>& poll);
   void run_group(const Group& group, int64_t count, const std::function<Micro(int64_t)>& micro,
                  const std::function<bool()>& poll);

@@ -149,15 +149,22 @@ void Engine::finish_task(int index, const Micro& m) {
   }
 }
 
+// Asks the caller, on the calling thread.
+bool Engine::asked_to_stop(int thread, const std::function<bool()>& poll) {
+  if (thread == 0 && poll && poll()) stop_.store(true);
+  return stop_.load(std::memory_order_relaxed) || errors_.any();
+}
+
 // All steps of a section on this thread.
-void Engine::run_alone(const Loaded& loaded, std::byte* const* bases, int thread) {
+void Engine::run_alone(const Loaded& loaded, std::byte* const* bases, int thread,
+                       const std::function<bool()>& poll) {
   FlushDenormals flush;
   RunCtx ctx;
   ctx.bases = bases;
   ctx.scratch = scratch_.data() + thread * scratch_per_thread_;
   ctx.errors = &errors_;
   for (const Step& s : loaded.steps) {
-    if (s.check_before && (stop_.load(std::memory_order_relaxed) || errors_.any())) return;
+    if (s.check_before && asked_to_stop(thread, poll)) return;
     ctx.where = s.where;
     if (!profiling_) {
       s.kernel->run(ctx);
@@ -196,13 +203,13 @@ void Engine::run_tasks(const std::function<bool()>& poll) {
 }
 
 // A task of one micro-batch on this thread.
-void Engine::run_task(int index, const Micro& m, int thread) {
+void Engine::run_task(int index, const Micro& m, int thread, const std::function<bool()>& poll) {
   MicroTimes& times = times_[m.step * config_.replicas + m.replica];
   const double start = seconds_since(loaded_);
   if (index == 0) times.input = times.input_complete = start;
   bind_task(index, m);
-  run_alone(tasks_[index].loaded, tasks_[index].bases.data(), thread);
-  if (errors_.any()) return;
+  run_alone(tasks_[index].loaded, tasks_[index].bases.data(), thread, poll);
+  if (stop_.load(std::memory_order_relaxed) || errors_.any()) return;
   finish_task(index, m);
   const double end = seconds_since(loaded_);
   if (index + 1 == static_cast<int>(tasks_.size())) times.output = times.output_complete = end;
@@ -213,12 +220,9 @@ void Engine::run_group(const Group& group, int64_t count,
                        const std::function<Micro(int64_t)>& micro,
                        const std::function<bool()>& poll) {
   auto run = [&](int task, int64_t k, int thread) {
-    run_task(static_cast<int>(group.begin) + task, micro(k), thread);
+    run_task(static_cast<int>(group.begin) + task, micro(k), thread, poll);
   };
-  auto stop = [&](int thread) {
-    if (thread == 0 && poll && poll()) stop_.store(true);
-    return stop_.load(std::memory_order_relaxed) || errors_.any();
-  };
+  auto stop = [&](int thread) { return asked_to_stop(thread, poll); };
   group.schedule->run(count, team_, run, stop);
   check_errors();
 }

@@ -3,7 +3,10 @@
 and that a failing stage ends the call and nothing else."""
 
 import json
+import os
+import signal
 import threading
+import time
 
 import poptorch
 import pytest
@@ -207,6 +210,43 @@ def test_a_stage_that_fails_ends_the_call_and_nothing_else(strategy, host):
             inference(x, bad)
         assert __file__ in caught.value.location
         torch.testing.assert_close(inference(x, good), expected)
+
+
+CALLS = []
+
+
+@torch.library.custom_op("tessera_ipus::slow", mutates_args=())
+def slow(x: torch.Tensor) -> torch.Tensor:
+    CALLS.append(1)
+    if len(CALLS) == 5:
+        os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(0.002)
+    return x * 2
+
+
+@slow.register_fake
+def _(x):
+    return torch.empty_like(x)
+
+
+def test_ctrl_c_stops_all_stages():
+    class Slow(nn.Module):
+        def forward(self, x):
+            for i in range(4):
+                poptorch.Block.start(f"b{i}", ipu_id=i)
+                x = slow(x) + i
+            return x
+
+    count = 200
+    opts = options(None, 1).deviceIterations(count).outputMode(poptorch.OutputMode.All)
+    inference = poptorch.inferenceModel(Slow(), opts)
+    inference.compile(torch.ones(count))
+    CALLS.clear()
+    with pytest.raises(KeyboardInterrupt):
+        inference(torch.ones(count))
+    assert 5 <= len(CALLS) < 4 * count
+    x = torch.arange(float(count))
+    assert torch.equal(inference(x), 16 * x + 2 * 2 + 2 * 2 + 3)
 
 
 # Phases and locations -----------------------------------------------------------------------------

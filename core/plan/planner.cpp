@@ -392,7 +392,7 @@ StateDesc& add_state(const Source& s, const TensorType& t, Program& p, StateInde
   if (added) {
     p.states.push_back({s.name, t.dtype, t.shape, p.state_bytes, s.kind == SourceKind::kConst,
                         s.kind == SourceKind::kParam});
-    p.state_bytes += whole_lines(std::max<int64_t>(t.bytes(), 1));  // no two at one place
+    p.state_bytes += p.states.back().room();
   }
   return p.states[it->second];
 }

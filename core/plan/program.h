@@ -4,6 +4,7 @@
 // one per output.
 #pragma once
 
+#include <algorithm>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -29,6 +30,9 @@ struct StateDesc {
   bool off_chip = false;  // in streaming memory
   int64_t shards = 1;     // replicas that each keep a part
   int64_t bytes() const { return product(shape) * size_of(dtype); }
+  int64_t room() const {
+    return whole_lines(std::max<int64_t>(bytes(), 1));
+  }  // no two at one place
   // Gradients and optimizer states are named "<what>:<parameter>"; those of the model have no
   // colon.
   std::string_view owner() const { return std::string_view(name).substr(name.find(':') + 1); }
@@ -121,6 +125,8 @@ struct IpuDesc {
   int64_t state_bytes = 0;    // weights and the like that its tasks use
   int64_t staging_bytes = 0;  // on chip, for what lies in streaming memory
   int64_t streaming_channel_bytes = 0, streaming_state_bytes = 0;
+  // Where its states begin in the state region. They lie together, on pages of their own.
+  int64_t state_offset = 0, streaming_state_offset = 0;
   int64_t on_chip_bytes() const {
     return arena_bytes + channel_bytes + state_bytes + staging_bytes;
   }

@@ -19,6 +19,13 @@ void add_states(const Graph& g, Program& p, StateIndex& states, const PartitionO
   }
 }
 
+// The state, of those by ascending offset, that a reference into their region means.
+size_t state_at(const std::vector<StateDesc>& states, const TensorRef& t) {
+  auto it = std::upper_bound(states.begin(), states.end(), t.offset,
+                             [](int64_t offset, const StateDesc& s) { return offset < s.offset; });
+  return static_cast<size_t>(it - states.begin()) - 1;
+}
+
 // Weights lie where the first task that uses them runs, what belongs to them lies with them.
 void place_states(Program& p, const StateIndex& states) {
   std::vector<bool> placed(p.states.size(), false);
@@ -32,18 +39,41 @@ void place_states(Program& p, const StateIndex& states) {
         if (port.kind == PortKind::kState) place(static_cast<size_t>(port.index), task.ipu);
     for (const StepDesc& step : task.section.steps)
       for (const auto* list : {&step.inputs, &step.outputs})
-        for (const TensorRef& t : *list) {
-          if (t.region != kStateRegion) continue;
-          auto it = std::upper_bound(
-              p.states.begin(), p.states.end(), t.offset,
-              [](int64_t offset, const StateDesc& s) { return offset < s.offset; });
-          place(static_cast<size_t>(it - p.states.begin()) - 1, task.ipu);
-        }
+        for (const TensorRef& t : *list)
+          if (t.region == kStateRegion) place(state_at(p.states, t), task.ipu);
   }
   for (size_t i = 0; i < placed.size(); ++i) {
     auto it = states.find(std::string(p.states[i].owner()));
     if (!placed[i] && it != states.end()) place(i, p.states[it->second].ipu);
   }
+}
+
+// Moves the states of each IPU together, those on chip and those in streaming memory.
+void group_states(Program& p) {
+  constexpr int64_t kPage = 4096;
+  const std::vector<StateDesc> before = p.states;
+  p.state_bytes = 0;
+  for (int i = 0; i < static_cast<int>(p.ipus.size()); ++i)
+    for (bool off_chip : {false, true}) {
+      p.state_bytes = (p.state_bytes + kPage - 1) / kPage * kPage;
+      (off_chip ? p.ipus[i].streaming_state_offset : p.ipus[i].state_offset) = p.state_bytes;
+      for (StateDesc& s : p.states) {
+        if (s.ipu != i || s.off_chip != off_chip) continue;
+        s.offset = p.state_bytes;
+        p.state_bytes += s.room();
+      }
+    }
+  auto follow = [&](Section& section) {
+    for (StepDesc& step : section.steps)
+      for (auto* list : {&step.inputs, &step.outputs})
+        for (TensorRef& t : *list) {
+          if (t.region != kStateRegion) continue;
+          const size_t s = state_at(before, t);
+          t.offset += p.states[s].offset - before[s].offset;
+        }
+  };
+  for (TaskDesc& task : p.tasks) follow(task.section);
+  follow(p.update);
 }
 
 // Ports in streaming memory get a place on chip for as long as their task runs.
@@ -85,11 +115,11 @@ void sum_up(Program& p, const PartitionOptions& options) {
   std::map<std::string, int64_t> streamed;  // by parameter: what its update needs on chip at once
   for (const StateDesc& s : p.states) {
     IpuDesc& ipu = p.ipus[s.ipu];
-    const int64_t bytes = (s.bytes() + s.shards - 1) / s.shards;
+    const int64_t bytes = whole_lines((s.room() + s.shards - 1) / s.shards);
     (s.off_chip ? ipu.streaming_state_bytes : ipu.state_bytes) += bytes;
     if (!s.off_chip) continue;
     int64_t& together = streamed[std::string(s.owner())];
-    together += whole_lines(bytes);
+    together += bytes;
     ipu.staging_bytes = std::max(ipu.staging_bytes, together);
   }
 }
@@ -134,6 +164,7 @@ Program plan_tasks(const Graph& whole, Partition partition, Graph* update) {
   p.update_arena_bytes = p.arena_bytes;
   place_ports(p, states);
   place_states(p, states);
+  group_states(p);
   sum_up(p, options);
   for (const IpuDesc& ipu : p.ipus)
     p.arena_bytes +=

@@ -53,13 +53,14 @@ class Dumper {
 
 // What lies and runs where, of a program on several IPUs.
 std::string places_json(const Program& p) {
-  std::vector<std::string> ipus, tasks, channels;
+  std::vector<std::string> ipus, tasks, channels, states;
   for (const IpuDesc& i : p.ipus)
-    ipus.push_back(
-        fmt::format("{{\"on_chip_bytes\": {}, \"off_chip_bytes\": {}, \"arena_bytes\": {}, "
-                    "\"channel_bytes\": {}, \"state_bytes\": {}, \"staging_bytes\": {}}}",
-                    i.on_chip_bytes(), i.off_chip_bytes(), i.arena_bytes, i.channel_bytes,
-                    i.state_bytes, i.staging_bytes));
+    ipus.push_back(fmt::format(
+        "{{\"on_chip_bytes\": {}, \"off_chip_bytes\": {}, \"arena_bytes\": {}, "
+        "\"channel_bytes\": {}, \"state_bytes\": {}, \"staging_bytes\": {}, \"state_offset\": {}, "
+        "\"streaming_state_offset\": {}, \"streaming_state_bytes\": {}}}",
+        i.on_chip_bytes(), i.off_chip_bytes(), i.arena_bytes, i.channel_bytes, i.state_bytes,
+        i.staging_bytes, i.state_offset, i.streaming_state_offset, i.streaming_state_bytes));
   for (const TaskDesc& t : p.tasks)
     tasks.push_back(
         fmt::format("{{\"name\": {}, \"ipu\": {}, \"stage\": {}, \"phase\": {}, \"backward\": {}, "
@@ -70,8 +71,13 @@ std::string places_json(const Program& p) {
     channels.push_back(fmt::format(
         "{{\"from\": {}, \"readers\": [{}], \"ipu\": {}, \"slots\": {}, \"bytes\": {}}}", c.from,
         fmt::join(c.readers, ", "), c.ipu, c.slots, c.bytes()));
-  return fmt::format("\"ipus\": [{}], \"tasks\": [{}], \"channels\": [{}]", fmt::join(ipus, ", "),
-                     fmt::join(tasks, ", "), fmt::join(channels, ", "));
+  for (const StateDesc& s : p.states)
+    states.push_back(fmt::format(
+        "{{\"name\": {}, \"ipu\": {}, \"off_chip\": {}, \"offset\": {}, \"bytes\": {}}}",
+        json_string(s.name), s.ipu, s.off_chip, s.offset, s.bytes()));
+  return fmt::format("\"ipus\": [{}], \"tasks\": [{}], \"channels\": [{}], \"states\": [{}]",
+                     fmt::join(ipus, ", "), fmt::join(tasks, ", "), fmt::join(channels, ", "),
+                     fmt::join(states, ", "));
 }
 
 size_t step_count(const Program& p) {

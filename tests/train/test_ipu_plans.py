@@ -394,6 +394,41 @@ def test_locations_change_the_plan_and_no_results(strategy, kind):
         assert figure(run(**{kind: small}), "off_chip_bytes") == 0
 
 
+@pytest.mark.parametrize("kind", ("pipelined", "sharded", "serial", "off chip"))
+def test_every_ipu_has_memory_of_its_own(kind):
+    strategies = {
+        "pipelined": poptorch.PipelinedExecution(),
+        "sharded": poptorch.ShardedExecution(),
+        "serial": poptorch.SerialPhasedExecution(*BLOCKS),
+        "off chip": poptorch.PipelinedExecution(),
+    }
+    off = settings().useOnChipStorage(False)
+    locations = {"Optimizer": off, "Accumulator": off} if kind == "off chip" else {}
+    plan, *_ = trained(Chain(4), options(strategies[kind], **locations))
+    parts = []  # (begin, end) of the states of an IPU, on chip or not
+    for number, ipu in enumerate(plan["ipus"]):
+        figures = {
+            False: (ipu["state_offset"], ipu["state_bytes"]),
+            True: (ipu["streaming_state_offset"], ipu["streaming_state_bytes"]),
+        }
+        for off_chip, (begin, size) in figures.items():
+            own = [s for s in plan["states"] if (s["ipu"], s["off_chip"]) == (number, off_chip)]
+            used = sorted((s["offset"], s["offset"] + s["bytes"]) for s in own)
+            assert all(a[1] <= b[0] for a, b in zip(used, used[1:], strict=False))
+            if used:  # the figure is what they take, in whole cache lines
+                assert used[0][0] == begin and begin % 4096 == 0
+                assert begin + size == -(-used[-1][1] // 64) * 64
+                parts.append((begin, begin + size))
+    parts.sort()
+    assert all(a[1] <= b[0] for a, b in zip(parts, parts[1:], strict=False))
+    assert 0 <= plan["state_bytes"] - parts[-1][1] < 4096, "and there are no others"
+    streaming = {s["name"].split(":")[0] for s in plan["states"] if s["off_chip"]}
+    weights = {f"layers.{i}.{what}" for i in range(8) for what in ("weight", "bias")}
+    moments = {"accum", "exp_avg", "exp_avg_sq"}
+    expected = {"serial": weights | moments, "off chip": moments}
+    assert streaming == expected.get(kind, set())
+
+
 def test_optimizer_state_off_chip_frees_the_chip():
     on = trained(Chain(4), options(poptorch.PipelinedExecution()))
     setting = settings().useOnChipStorage(False)

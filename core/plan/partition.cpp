@@ -260,7 +260,7 @@ class Partitioner {
       auto it = update_at_.find(u.state);
       if (it == update_at_.end() || it->second != t) continue;
       const ValueId next = value(t, u.value);
-      if (TaskPort port; off_chip(u.state, port)) {
+      if (TaskPort port; is_port(u.state, port)) {
         tasks_[t].graph->outputs.push_back(next);
         tasks_[t].desc.outputs.push_back(std::move(port));
       } else {
@@ -309,14 +309,19 @@ class Partitioner {
     }
     if (s.name == kRngState) return add_port(t, v, {PortKind::kRng, 0}, s.name);
     if (s.name == kCountState) return add_port(t, v, {PortKind::kCount, 0}, s.name);
-    if (TaskPort port; off_chip(v, port)) return add_port(t, v, std::move(port), s.name);
+    if (TaskPort port; is_port(v, port)) return add_port(t, v, std::move(port), s.name);
     return tasks_[t].graph->add_source(s.kind, s.name, g_.type(v));
   }
 
-  bool off_chip(ValueId v, TaskPort& port) const {
+  // States that a task does not see where they lie: those in streaming memory, and those of which
+  // every replica has its own, because replicas take turns in a pipeline.
+  bool is_port(ValueId v, TaskPort& port) const {
     const Source& s = g_.sources[source_of_[v]];
     port = {PortKind::kState, 0, -1, s.name};
-    return options_.state_off_chip(s.kind, s.name, g_.type(v).shape);
+    if (options_.state_off_chip(s.kind, s.name, g_.type(v).shape)) return true;
+    return options_.strategy == Strategy::kPipelined && options_.replicas > 1 &&
+           s.kind == SourceKind::kBuffer && updated_.count(v) > 0 &&
+           s.name.find(':') == std::string::npos;
   }
 
   ValueId add_port(int t, ValueId v, TaskPort port, const std::string& name) {

@@ -68,7 +68,7 @@ enum class PortKind : uint8_t {
   kChannel,  // a value of another task, or for one
   kRng,      // random state of this micro-batch
   kCount,    // how many micro-batches of this update came before
-  kState,    // a state in streaming memory
+  kState,    // a state in streaming memory, or one of which each replica has its own
 };
 
 struct TaskPort {

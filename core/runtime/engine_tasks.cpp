@@ -85,7 +85,7 @@ std::pair<std::byte*, int64_t> Engine::port_home(const TaskPort& p, const Micro&
     return {channel_slot(p.index, m.order), c.bytes()};
   }
   const StateDesc& s = program_.states[p.index];
-  return {state_.data() + s.offset, s.bytes()};
+  return {replicas_.place(s, m.replica), s.bytes()};
 }
 
 // Where a task sees a port: in staging memory, if it lies off chip.
@@ -182,7 +182,7 @@ void Engine::run_tasks(const std::function<bool()>& poll) {
   for (int64_t first = 0; first < config_.steps(); first += batch) {
     if (!program_.pipelined) {
       run_in_turn(first, batch, poll);
-    } else if (replicas_.any()) {
+    } else if (replicas_.take_turns()) {
       for (int64_t r = 0; r < config_.replicas; ++r) {
         replicas_.enter(r);
         run_pipeline(first, batch, r, 1, poll);

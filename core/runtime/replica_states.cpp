@@ -20,13 +20,17 @@ bool writes(const Section& section, const StateDesc& s) {
   return false;
 }
 
-bool written_by_micro(const Program& program, const StateDesc& s) {
-  for (const Section* part : program.micro_sections())
-    if (writes(*part, s)) return true;
+bool written_by_port(const Program& program, const StateDesc& s) {
   for (const TaskDesc& task : program.tasks)
     for (const TaskPort& p : task.outputs)
       if (p.kind == PortKind::kState && &program.states[p.index] == &s) return true;
   return false;
+}
+
+bool written_by_micro(const Program& program, const StateDesc& s) {
+  for (const Section* part : program.micro_sections())
+    if (writes(*part, s)) return true;
+  return written_by_port(program, s);
 }
 
 bool is_of_the_model(const StateDesc& s) {
@@ -56,6 +60,8 @@ ReplicaStates::ReplicaStates(const Program& program, const RunConfig& config, st
       shared_.push_back({s.offset, c.bytes, saved});
       saved += whole_lines(c.bytes);
       continue;
+    } else {
+      c.in_micro = !written_by_port(program, s);
     }
     copied_.push_back(c);
     at += whole_lines(c.groups * c.bytes);
@@ -101,6 +107,16 @@ void ReplicaStates::store(const Copied& c, int64_t group) {
 
 int64_t ReplicaStates::group_in(const Copied& c, int64_t replica) const {
   return replica_group(replica, replicas_, c.group_size, c.orthogonal);
+}
+
+std::byte* ReplicaStates::place(const StateDesc& state, int64_t replica) const {
+  const Copied* c = find(state);
+  return c && !c->in_micro && !c->hosted ? copy_of(*c, group_in(*c, replica))
+                                         : state_ + state.offset;
+}
+
+bool ReplicaStates::take_turns() const {
+  return std::any_of(copied_.begin(), copied_.end(), [](const Copied& c) { return c.in_micro; });
 }
 
 void ReplicaStates::enter(int64_t replica) {

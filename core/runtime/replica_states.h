@@ -25,8 +25,10 @@ class ReplicaStates {
   void write(const StateDesc& state, const std::byte* from);
   void read(const StateDesc& state, std::byte* to) const;
 
-  // Whether replicas have states of their own.
-  bool any() const { return !copied_.empty(); }
+  // Where a port of a task finds the state of a replica.
+  std::byte* place(const StateDesc& state, int64_t replica) const;
+  // Whether micro-batches of different replicas need enter() and leave() between them.
+  bool take_turns() const;
   // Around a micro-batch.
   void enter(int64_t replica);
   void leave(int64_t replica);
@@ -40,7 +42,7 @@ class ReplicaStates {
     int64_t groups, group_size;
     bool orthogonal;
     bool hosted;    // the host sees all copies, not the first
-    bool in_micro;  // micro-batches use it
+    bool in_micro;  // micro-batches use it where it lies
   };
   struct Shared {
     int64_t offset, bytes, saved;

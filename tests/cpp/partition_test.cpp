@@ -53,12 +53,13 @@ struct Result {
   std::vector<float> outputs[2], states;
 };
 
-Result run(const std::string& text, PartitionOptions placement, int threads, bool& partitioned,
-           int* grouped = nullptr) {
+Result run(const std::string& text, PartitionOptions placement, int threads, int replicas,
+           bool& partitioned, int* grouped = nullptr) {
   CompileOptions o;
   o.training = true;
   o.placement = placement;
-  o.run.device_iterations = kMicroBatches;
+  o.run.replicas = replicas;
+  o.run.device_iterations = kMicroBatches / replicas;
   o.run.threads = threads;
   o.run.output = {OutputMode::kAll};
   Session session(text, o, {}, nullptr);
@@ -110,7 +111,8 @@ TEST_CASE("tasks compute what one program computes") {
   for (unsigned seed = 0; seed < 40; ++seed) {
     const std::string text = random_text(seed, seed % 2 == 0);
     bool partitioned = false;
-    const Result expected = run(text, {}, 1, partitioned);
+    const int replicas = 1 + static_cast<int>(seed / 2 % 2);  // each with states of its own
+    const Result expected = run(text, {}, 1, replicas, partitioned);
     REQUIRE(!partitioned);
     if (!is_tame(expected)) continue;
     for (Strategy strategy : {Strategy::kPipelined, Strategy::kSharded, Strategy::kPhased})
@@ -120,7 +122,7 @@ TEST_CASE("tasks compute what one program computes") {
           placement.strategy = strategy;
           placement.recompute = recompute;
           placement.liveness = static_cast<Liveness>(seed % 4);
-          const Result actual = run(text, placement, threads, partitioned,
+          const Result actual = run(text, placement, threads, replicas, partitioned,
                                     strategy == Strategy::kPhased ? &grouped_runs : nullptr);
           partitioned_runs += partitioned;
           CAPTURE(seed);

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One annotated model, four ways to run it: all give what the unannotated model gives."""
 
+import json
+
 import poptorch
 import pytest
 import torch
@@ -158,3 +160,16 @@ def test_output_modes_of_a_pipeline(mode):
         training = poptorch.trainingModel(model, opts, OPTIMIZERS["sgd"](model.parameters()))
         results.append(training(x, target))
     assert_same_steps(*results)
+
+
+def test_replicas_with_statistics_of_their_own_take_turns_in_one_pipeline(tmp_path, monkeypatch):
+    file = tmp_path / "trace.json"
+    monkeypatch.setenv("TESSERA_TRACE", str(file))
+    model = Chain(True)
+    opts = options("pipelined", accumulation=7, replicas=2)
+    training = poptorch.trainingModel(model, opts, OPTIMIZERS["sgd"](model.parameters()))
+    training(*data(28))
+    events = [e for e in json.loads(file.read_text())["traceEvents"] if e["ph"] == "X"]
+    last = [e for e in events if e["name"] == "stage0.bwd"]
+    order = [(e["args"]["micro_batch"], e["pid"]) for e in sorted(last, key=lambda e: e["ts"])]
+    assert order == [(k, replica) for k in range(7) for replica in range(2)]

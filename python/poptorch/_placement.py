@@ -236,7 +236,10 @@ def _check_count(options: Options, total: int) -> None:
             total,
         )
         total = reserved
-    limit = int(os.environ.get("TESSERA_IPUS", "16"))
+    given = os.environ.get("TESSERA_IPUS", "16")
+    if not given.isdecimal():
+        raise _error(f"The environment variable TESSERA_IPUS must be a number, not {given!r}")
+    limit = int(given)
     if total > limit and not offline:
         raise _error(
             f"Failed to acquire {total} IPU(s): the partition has {limit}. Set the environment "

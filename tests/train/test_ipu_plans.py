@@ -178,13 +178,15 @@ def _(x):
 class FailsInStageTwo(nn.Module):
     """Stage 2 refuses some data: in a kernel of ours, or in an op that torch runs on the host."""
 
-    def __init__(self, host):
+    def __init__(self, host, lane):
         super().__init__()
         self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(4))
         self.table = nn.Embedding(3, 4)
         self.host = host
+        self.lane = nn.Linear(4, 4) if lane else None
 
     def forward(self, x, index):
+        given = x
         for i, layer in enumerate(self.layers):
             poptorch.Block.start(f"b{i}", ipu_id=i)
             x = layer(x)
@@ -192,14 +194,31 @@ class FailsInStageTwo(nn.Module):
                 x = x + positive(index.float().unsqueeze(1) + x * 0)
             elif i == 2:
                 x = x + self.table(index)
-        return x
+                if self.lane is not None:
+                    poptorch.Block.start("lane", ipu_id=4)
+                    given = self.lane(given)
+        return x if self.lane is None else x + given
 
 
-@pytest.mark.parametrize("strategy", (poptorch.PipelinedExecution, poptorch.ShardedExecution))
+BLOCKS = [f"b{i}" for i in range(4)]
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        poptorch.PipelinedExecution(),
+        poptorch.ShardedExecution(),
+        # one phase: `lane` runs beside the stages that fail
+        poptorch.SerialPhasedExecution(poptorch.Phase(*map(poptorch.Stage, [*BLOCKS, "lane"]))),
+    ],
+    ids=lambda s: type(s).__name__,
+)
 @pytest.mark.parametrize("host", (False, True))
 def test_a_stage_that_fails_ends_the_call_and_nothing_else(strategy, host):
-    model = FailsInStageTwo(host)
-    inference = poptorch.inferenceModel(model, options(strategy(), 1).deviceIterations(8))
+    lane = isinstance(strategy, poptorch.SerialPhasedExecution)
+    model = FailsInStageTwo(host, lane)
+    opts = options(strategy, 1).deviceIterations(8).autoRoundNumIPUs(True)
+    inference = poptorch.inferenceModel(model, opts)
     x, good = torch.randn(16, 4), torch.arange(16) % 3
     expected = model(x, good).detach()
     torch.testing.assert_close(inference(x, good), expected)
@@ -250,8 +269,6 @@ def test_ctrl_c_stops_all_stages():
 
 
 # Phases and locations -----------------------------------------------------------------------------
-
-BLOCKS = [f"b{i}" for i in range(4)]
 
 
 def serial(liveness):

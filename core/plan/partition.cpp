@@ -81,6 +81,7 @@ class Partitioner {
       if (const Location* l = location(n)) {
         places.emplace(l->ipu, l->stage, l->phase);
         stages_.emplace(l->stage, 0);
+        last_phase_ = std::max(last_phase_, l->phase);
       }
     int next = 0;
     for (auto& [stage, index] : stages_) index = next++;
@@ -138,8 +139,8 @@ class Partitioner {
       TaskDesc& d = tasks_[position_[i]].desc;
       d.ipu = l->ipu;
       d.stage = stages_.at(l->stage);
-      d.phase = l->phase;
       if (options_.strategy != Strategy::kPipelined) d.backward = l->backward;
+      d.phase = d.backward ? backward_phase(l->phase) : l->phase;
     }
     for (size_t t = 0; t < tasks_.size(); ++t) {
       Task& task = tasks_[t];
@@ -155,6 +156,13 @@ class Partitioner {
       task.builder = std::make_unique<Builder>(*task.graph);
       task.now.assign(g_.values.size(), kNoValue);
     }
+  }
+
+  // Backward goes through the phases in reverse, from the last one of forward on. In a phase of its
+  // own it begins on the same IPUs, so one is left out.
+  int backward_phase(int forward) const {
+    if (options_.strategy != Strategy::kPhased) return forward;
+    return 2 * last_phase_ - forward + (options_.separate_backward ? 2 : 0);
   }
 
   bool is_backward(int position) const {
@@ -444,6 +452,7 @@ class Partitioner {
   PartitionOptions options_;
   std::vector<int32_t> made_by_;
   std::vector<int> source_of_;
+  int last_phase_ = -1;        // of forward
   std::map<int, int> stages_;  // number in the annotations -> place among those there are
   std::vector<int> position_;
   std::vector<bool> repeatable_;

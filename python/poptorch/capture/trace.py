@@ -536,7 +536,8 @@ def _differentiate(session, loss, slots):
     if seed is not None:
         session.last_tag = seed._replace(backward=True)
     try:
-        with torch.enable_grad():
+        # Anomaly detection would read values, which there are none of yet.
+        with torch.enable_grad(), torch.autograd.set_detect_anomaly(False):
             return torch.autograd.grad(
                 loss,
                 [s.fake for s in slots],

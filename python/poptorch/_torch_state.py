@@ -42,7 +42,8 @@ def read(program: Any, optimizer: Any, groups: list[list[str]], updates: int) ->
     """
     states = {name: (dtype, shape) for name, dtype, shape in program.states}
     counts = not isinstance(optimizer, torch.optim.SGD)
-    for number, (names, group) in enumerate(zip(groups, optimizer.param_groups, strict=True)):
+    # Groups that were added to the optimizer since have no state yet.
+    for number, (names, group) in enumerate(zip(groups, optimizer.param_groups, strict=False)):
         for position, key, core in _entries(states, names, number):
             parameter = group["params"][position]
             value = read_state(program, core, *states[core])

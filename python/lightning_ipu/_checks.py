@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What cannot be done on IPUs, each with an error that says what to do instead."""
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -34,6 +35,17 @@ def check_trainer(
             raise error(
                 "IPUs do not support GradientAccumulationScheduler: the factor is part of the "
                 "compiled program. Use `Trainer(accumulate_grad_batches=...)`."
+            )
+
+
+def check_steps(module: Any, methods: Iterable[str], error: type[Exception]) -> None:
+    """Of a module whose steps are to be compiled."""
+    for method in methods:
+        step = getattr(module, method, None)
+        if step is not None and "dataloader_iter" in inspect.signature(step).parameters:
+            raise error(
+                f"`{method}(dataloader_iter)` is not supported with IPUs: a program gets whole "
+                f"batches. Use `{method}(batch, batch_idx)`."
             )
 
 

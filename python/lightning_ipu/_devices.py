@@ -2,6 +2,7 @@
 """How many IPUs a value of ``devices=`` means."""
 
 import os
+import re
 import warnings
 from typing import Any
 
@@ -27,13 +28,15 @@ def checked(count: int) -> int:
 
 
 def parse(devices: Any) -> int:
-    """The number of IPUs of an int, a number as text, "auto", -1 or a list of ids."""
+    """The number of IPUs of an int, "auto", -1, a list of ids, or one of these as text."""
     if isinstance(devices, str):
         text = devices.strip()
         if text == "auto":
             return auto_device_count()
-        if text.lstrip("-").isdigit():
+        if re.fullmatch(r"-?\d+", text):
             return parse(int(text))
+        if re.fullmatch(r"(\d+,)+\d*", text):
+            return parse([int(part) for part in text.split(",") if part])
         raise ValueError(
             f"`devices={devices!r}` is no number of IPUs: give a power of 2, or 'auto'."
         )

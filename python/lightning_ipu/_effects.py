@@ -14,6 +14,8 @@ from lightning_ipu._results import Results
 from lightning_ipu._tree import Slot, filled, mapped, taken
 
 _FROZEN = ("current_epoch", "global_step")
+_FROZEN_CALLS = ("optimizers", "lr_schedulers")
+_METRIC_CALLS = ("forward", "update", "compute", "reset")
 # Attributes of every module, which are not the user's.
 _OWN = frozenset(torch.nn.Module().__dict__) | {"_trainer", "_fabric", "_log_hyperparams"}
 
@@ -21,8 +23,13 @@ _OWN = frozenset(torch.nn.Module().__dict__) | {"_trainer", "_fabric", "_log_hyp
 class MetricValue:
     """Stands for the value of a metric while a step is captured: it can be logged, and no more."""
 
-    def __init__(self, event: int) -> None:
+    def __init__(self, event: int, key: str | None = None) -> None:
         self.event = event
+        self.key = key
+
+    def real(self, values: dict[int, Any]) -> Any:
+        """The value itself, after the metric was called."""
+        return values[self.event] if self.key is None else values[self.event][self.key]
 
 
 class FrozenIndex(int):
@@ -61,44 +68,30 @@ class Recorder:
     @contextmanager
     def recording(self) -> Iterator[None]:
         """While inside, the module's effects are recorded instead of done."""
-        module, cls = self._module, type(self._module)
+        module = self._module
         before = _containers(module)
-        metrics = _metrics(module)
-        for metric in metrics:
-            for name in ("forward", "update"):
+        metrics = [(metric, metric.__dict__.copy()) for metric in _metrics(module)]
+        for metric, _ in metrics:
+            for name in _METRIC_CALLS:
                 metric.__dict__[name] = self._metric_call(metric, name)
-        module.__class__ = type(cls.__name__, (cls,), {**self._overrides(cls)})
         try:
-            yield
+            with _as_subclass(module, self._overrides()), _as_subclass(module._trainer, _frozen()):
+                yield
         finally:
-            module.__class__ = cls
-            for metric in metrics:
-                del metric.__dict__["forward"], metric.__dict__["update"]
+            for metric, own in metrics:
+                for name in _METRIC_CALLS:  # torchmetrics has some of them there itself
+                    metric.__dict__.pop(name)
+                    if name in own:
+                        metric.__dict__[name] = own[name]
             self._take_changes(before)
 
-    def _overrides(self, cls: type) -> dict[str, Any]:
+    def _overrides(self) -> dict[str, Any]:
         recorder = self
 
         def log(self: Any, name: str, value: Any, *args: Any, **kwargs: Any) -> None:
             recorder._log(name, value, args, kwargs)
 
-        def frozen(name: str) -> property:
-            def read(self: Any) -> Any:
-                value = getattr(super(type(self), self), name)
-                warn_of_user(
-                    f"`self.{name}` is read in a step, which is compiled once: the program keeps "
-                    f"its value {value}. Pass what changes in the batch."
-                )
-                return value
-
-            return property(read)
-
-        return {
-            "__module__": cls.__module__,
-            "__qualname__": cls.__qualname__,
-            "log": log,
-            **{name: frozen(name) for name in _FROZEN},
-        }
+        return {"log": log, **{name: _frozen_call(name) for name in _FROZEN_CALLS}}
 
     # Recording -----------------------------------------------------------------------------------
 
@@ -118,7 +111,7 @@ class Recorder:
             if isinstance(kept, Slot):
                 real = results.reduced(kept.index, reduce_fx)
             elif isinstance(kept, MetricValue):
-                real = values[kept.event]
+                real = kept.real(values)
             elif isinstance(kept, dict):
                 real = mapped(
                     kept,
@@ -134,7 +127,7 @@ class Recorder:
         self.effects.append(replay)
 
     def _metric_call(self, metric: Any, method: str) -> Callable[..., Any]:
-        def call(*args: Any, **kwargs: Any) -> MetricValue:
+        def call(*args: Any, **kwargs: Any) -> Any:
             event = len(self.effects)
             start = len(self.tensors)
             kept = self._keep((args, kwargs))
@@ -148,12 +141,16 @@ class Recorder:
                         for a, k in (filled(kept, part) for part in results.micro_batches())
                     ]
                     if method == "forward":
-                        values[event] = torch.stack([torch.as_tensor(r) for r in returned]).mean()
+                        values[event] = _mean(returned)
                 else:
                     a, k = filled(kept, results.tensors)
                     values[event] = function(*a, **k)
 
             self.effects.append(replay)
+            if method not in ("forward", "compute"):
+                return None
+            if hasattr(metric, "keys"):  # a collection
+                return {key: MetricValue(event, key) for key in metric.keys()}
             return MetricValue(event)
 
         return call
@@ -194,6 +191,46 @@ class Recorder:
                 items.extend(filled(item, part) for item in kept)
 
         self.effects.append(replay)
+
+
+@contextmanager
+def _as_subclass(instance: Any, overrides: dict[str, Any]) -> Iterator[None]:
+    """While inside, an object is of a class of its own that overrides some attributes."""
+    cls = type(instance)
+    names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__}
+    instance.__class__ = type(cls.__name__, (cls,), {**names, **overrides})
+    try:
+        yield
+    finally:
+        instance.__class__ = cls
+
+
+def _frozen() -> dict[str, Any]:
+    """Attributes of a trainer that say where it is."""
+
+    def reader(name: str) -> property:
+        def read(self: Any) -> Any:
+            value = getattr(super(type(self), self), name)
+            warn_of_user(
+                f"`{name}` is read in a step, which is compiled once: the program keeps its value "
+                f"{value}. Pass what changes in the batch."
+            )
+            return value
+
+        return property(read)
+
+    return {name: reader(name) for name in _FROZEN}
+
+
+def _frozen_call(name: str) -> Callable[..., Any]:
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        warn_of_user(
+            f"`self.{name}()` is called in a step, which is compiled once: what is read from it "
+            "stays as it is now. Read it in `on_train_batch_end`."
+        )
+        return getattr(super(type(self), self), name)(*args, **kwargs)
+
+    return call
 
 
 def _setter(container: dict[Any, Any], key: Any, kept: Any) -> Effect:
@@ -239,6 +276,12 @@ def _is_traced(tensor: torch.Tensor) -> bool:
     return type(tensor) not in (torch.Tensor, torch.nn.Parameter) or torch._is_functional_tensor(
         tensor
     )
+
+
+def _mean(values: list[Any]) -> Any:
+    if isinstance(values[0], dict):
+        return {key: _mean([value[key] for value in values]) for key in values[0]}
+    return torch.stack([torch.as_tensor(value) for value in values]).mean()
 
 
 def _metrics(module: torch.nn.Module) -> list[Any]:

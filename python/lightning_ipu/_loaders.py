@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset
+from torch.utils.data import DataLoader, IterableDataset
 
 _COPIED = (
     "num_workers",
@@ -84,7 +84,7 @@ def converted(
         object.__setattr__(result, "sampler", loader.sampler)
         object.__setattr__(result, "batch_size", None)
     else:
-        if type(loader.batch_sampler) is not BatchSampler:
+        if loader.batch_size is None:  # the user's own batch sampler
             settings["batch_sampler"] = loader.batch_sampler
         elif not iterable:
             settings.update(batch_size=loader.batch_size, sampler=loader.sampler)

@@ -10,7 +10,7 @@ import torch
 
 from lightning_ipu._loaders import combined_count
 from lightning_ipu._report import write_report
-from lightning_ipu._step import Step, StepModule
+from lightning_ipu._step import Step, StepModule, rows_of
 from lightning_ipu._tree import Slot, mapped
 
 
@@ -43,6 +43,7 @@ class Programs:
         self._sent: Any = None
         self._updates = 0
         self._state_is_new = False
+        self._shapes: dict[Any, Any] = {}
         self._report: str | None = None
         self._reported: set[int] = set()
 
@@ -66,6 +67,26 @@ class Programs:
                 combined_count(self._options(stage, False)),
             )
         return found
+
+    def renew(self, stage: Any, batch: Any = None) -> None:
+        """Forget the programs of a stage if the model is not any more what they were compiled of.
+
+        Args:
+            stage: that begins.
+            batch: its first one, if all of them must be of one size.
+        """
+        shape = _shape_of(self._module, self._optimizer), batch is not None and rows_of(batch)
+        if self._shapes.setdefault(stage, shape) == shape:
+            return
+        self._shapes[stage] = shape
+        if stage == self._training_stage:
+            self.fetch_weights()
+            self.fetch_optimizer()
+            self.optimizer_changed()
+        for key in [key for key in self._steps if key[0] == stage]:
+            for executor in self._steps.pop(key).executors:
+                executor.destroy()
+            self.step(*key)
 
     def _executor(self, module: StepModule, options: Any, trains: bool) -> Any:
         import poptorch
@@ -109,6 +130,7 @@ class Programs:
     def train(self, *args: Any) -> Any:
         """One training step: the loss as a scalar, and the rest of what the step returned."""
         step = self.step(self._training_stage, 0)
+        self._send_optimizer()
         executor = step.executor
         compiled = executor.isCompiled()
         if compiled and self._optimizer is not None:
@@ -125,11 +147,16 @@ class Programs:
         self._updates += executor.options.device_iterations
         if not compiled:
             self._write_report(self._training_stage, executor)
+        if structure is None:  # without an optimizer there need be no loss
+            return None
+        index = structure.index if type(structure) is Slot else structure["loss"].index
+        loss = results.reduced(index)
+        if torch.is_anomaly_enabled() and not loss.isfinite():
+            raise RuntimeError(f"The loss is {loss.item()}, found by `detect_anomaly=True`.")
         if type(structure) is Slot:
-            return results.reduced(structure.index)
-        loss = structure["loss"].index
+            return loss
         tensors = list(results.tensors)
-        tensors[loss] = results.reduced(loss)
+        tensors[index] = loss
         return _filled(structure, tensors)
 
     def _compile_first(self, step: Step, args: Any) -> None:
@@ -156,7 +183,7 @@ class Programs:
         by_value = getattr(algorithm, "value", algorithm) == "value"
         setattr(optimizer, "max_grad_value" if by_value else "max_grad_norm", float(limit))
 
-    def send_optimizer(self) -> None:
+    def _send_optimizer(self) -> None:
         """Send the optimizer's values if they have changed."""
         if self._optimizer is None:
             return
@@ -201,6 +228,16 @@ class Programs:
         write_report(
             self._report, "training" if stage == self._training_stage else "inference", executor
         )
+
+
+def _shape_of(module: Any, optimizer: Any) -> Any:
+    """What a program is made for: weights, which of them are trained, and modes of layers."""
+    return (
+        [(name, id(p), p.requires_grad) for name, p in module.named_parameters()],
+        [name for name, _ in module.named_buffers()],
+        [(m.training, getattr(m, "track_running_stats", None)) for m in module.modules()],
+        optimizer and [[id(p) for p in group["params"]] for group in optimizer.param_groups],
+    )
 
 
 def _values_of(optimizer: Any) -> Any:

@@ -134,7 +134,8 @@ def _tensors(batch: Any, count: int) -> Any:
     return _taken_apart(batch, count)[1]
 
 
-def _rows(batch: Any, count: int) -> int:
+def rows_of(batch: Any, count: int = 1) -> int:
+    """The number of samples of a batch."""
     tensors = _tensors(batch, count)
     return tensors[0].shape[0] if len(tensors) and tensors[0].dim() else 0
 
@@ -190,7 +191,7 @@ class Step:
             rest: further arguments of the step, which the program keeps as they are at first.
             micro_rows: tells the samples of a micro-batch, where batches may be short.
         """
-        rows = _rows(batch, self._count)
+        rows = rows_of(batch, self._count)
         program = self._whole
         size = None
         if micro_rows is None and self._whole_rows not in (None, rows):

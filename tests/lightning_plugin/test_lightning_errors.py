@@ -20,6 +20,8 @@ from torch.utils.data import DataLoader
         (-2, "power of 2"),
         ("foo", "no number of IPUs"),
         ("3", "power of 2"),
+        ("0,1,2", "power of 2"),
+        ("1,x", "no number of IPUs"),
         ([0, 1, 2], "power of 2"),
         ([1, 1], "different integers"),
         (2.0, "must be an int"),

@@ -81,6 +81,10 @@ class Metrics(Net):
         self.acc = torchmetrics.Accuracy("multiclass", num_classes=4)
         self.val_acc = torchmetrics.Accuracy("multiclass", num_classes=4)
         self.mean = torchmetrics.MeanMetric()
+        self.both = torchmetrics.MetricCollection(
+            {name: torchmetrics.Accuracy("multiclass", num_classes=4) for name in "ab"},
+            prefix="both_",
+        )
 
     def training_step(self, batch, batch_idx):
         x, y = batch
@@ -88,6 +92,8 @@ class Metrics(Net):
         loss = F.cross_entropy(out, y)
         self.log("acc_now", self.acc(out, y), on_step=True, on_epoch=False)
         self.log("acc", self.acc, on_epoch=True, on_step=False)
+        self.log_dict(self.both(out, y), on_step=True, on_epoch=False)
+        self.log("so_far", self.acc.compute(), on_step=True, on_epoch=False)
         self.mean.update(loss.detach())
         return loss
 
@@ -99,12 +105,15 @@ class Metrics(Net):
         x, y = batch
         self.val_acc.update(self(x), y)
         self.log("val_acc", self.val_acc)
+        self.both.update(self(x), y)
+        self.log_dict(self.both)
 
 
 @pytest.mark.parametrize("devices", [1, 2])
 def test_torchmetrics_objects(devices):
-    (_, a), (_, b) = twins(seeded(Metrics), devices=devices, val=True)
+    (module, a), (_, b) = twins(seeded(Metrics), devices=devices, val=True)
     assert_same_metrics(a.callback_metrics, b.callback_metrics)
+    assert module.acc.__dict__.keys() == Metrics().acc.__dict__.keys()
 
 
 class Layer(torch.nn.Linear):
@@ -270,14 +279,15 @@ class Reversed(BatchSampler):
         return reversed(list(super().__iter__()))
 
 
-def test_a_batch_sampler_on_several_ipus():
+@pytest.mark.parametrize("kind", [Reversed, BatchSampler])
+def test_a_batch_sampler_on_several_ipus(kind):
     modules = []
     for accelerator, devices in (("ipu", 4), ("cpu", 1)):
         module = seeded(Net)
         if devices == 4:
-            sampler = Reversed(SequentialSampler(data()), 4, drop_last=True)
+            sampler = kind(SequentialSampler(data()), 4, drop_last=True)
         else:  # the same samples per update
-            inner = list(Reversed(SequentialSampler(data()), 4, drop_last=True))
+            inner = list(kind(SequentialSampler(data()), 4, drop_last=True))
             sampler = [sum(inner[i : i + 4], []) for i in range(0, 16, 4)]
         given = DataLoader(data(), batch_sampler=sampler)
         trainer(accelerator, devices, max_epochs=2).fit(module, given)
@@ -395,7 +405,7 @@ def test_frozen_values_are_warned_about_at_the_users_line():
                 return None
             return super().training_step(batch, batch_idx)
 
-    with pytest.warns(UserWarning, match="self.current_epoch") as caught:
+    with pytest.warns(UserWarning, match="`current_epoch`") as caught:
         trainer(max_epochs=1).fit(seeded(Frozen), loader())
     found = [w for w in caught if "current_epoch" in str(w.message)]
     assert len(found) == 1 and found[0].filename == __file__

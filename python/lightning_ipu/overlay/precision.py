@@ -32,6 +32,7 @@ class IPUPrecision(Precision):
                 f" `precision` must be one of: {', '.join(_SUPPORTED)}."
             )
         self.precision = precision
+        self.is_updating = False
 
     def convert_module(self, module: torch.nn.Module) -> torch.nn.Module:
         """Weights in float16 for "16-true"."""
@@ -72,7 +73,11 @@ class IPUPrecision(Precision):
         self, optimizer: Any, model: Any, closure: Callable[[], Any], **kwargs: Any
     ) -> Any:
         """Run the closure, which updates the weights."""
-        result = closure()
+        self.is_updating = True
+        try:
+            result = closure()
+        finally:
+            self.is_updating = False
         self._after_closure(model, optimizer)
         getattr(optimizer, "_optimizer", optimizer)._opt_called = True
         return result

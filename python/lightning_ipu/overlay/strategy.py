@@ -93,6 +93,7 @@ class IPUStrategy(ParallelStrategy):
         self._accumulation = 1
         self._restore: list[Any] = []
         self._programs: Programs | None = None
+        self._epoch: int | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         state = super().__getstate__()
@@ -232,6 +233,7 @@ class IPUStrategy(ParallelStrategy):
         super().setup(trainer)
         module = self.lightning_module
         fitting = trainer.state.fn == TrainerFn.FITTING
+        _checks.check_steps(module, _METHODS.values(), MisconfigurationException)
         if fitting:
             _checks.check_module(module, MisconfigurationException, is_overridden)
         if self._programs is not None:
@@ -245,6 +247,7 @@ class IPUStrategy(ParallelStrategy):
         )
         if self.autoreport:
             self._programs.report_to(self.autoreport_dir or ".")
+        self._epoch = None
         if fitting:
             optimizer = self.optimizers[0] if self.optimizers else None
             if isinstance(optimizer, _MockOptimizer):  # configure_optimizers returned None
@@ -290,6 +293,12 @@ class IPUStrategy(ParallelStrategy):
 
     def training_step(self, *args: Any, **kwargs: Any) -> Any:
         """Run the training program: forward, backward and the update of the weights."""
+        if not self.precision_plugin.is_updating:
+            raise MisconfigurationException(
+                "`optimizer_step` was overridden and runs the closure without "
+                "`optimizer.step(closure)`. On IPUs the update of the weights is a part of the "
+                "step: call `optimizer.step(closure)` for every batch."
+            )
         return self._programs.train(*args, *kwargs.values())
 
     def _evaluate(self, stage: RunningStage, args: Any) -> Any:
@@ -333,14 +342,21 @@ class IPUStrategy(ParallelStrategy):
     # Weights and optimizer -----------------------------------------------------------------------
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
-        """Send changed learning rates."""
-        self._programs.send_optimizer()
+        """Make another program if the model has changed since the last epoch."""
+        epoch = self.lightning_module.trainer.current_epoch
+        if epoch != self._epoch or batch_idx == 0:
+            self._epoch = epoch
+            self._programs.renew(RunningStage.TRAINING, batch)
 
     def _pause(self) -> None:
         if self._programs is not None:
             self._programs.detach()
 
-    on_validation_start = on_test_start = on_predict_start = _pause
+    def _change(self) -> None:
+        self._pause()
+        self._programs.renew(self.lightning_module.trainer.state.stage)
+
+    on_validation_start = on_test_start = on_predict_start = _change
     on_train_end = on_validation_end = on_test_end = on_predict_end = _pause
 
     def lightning_module_state_dict(self) -> dict[str, Any]:

@@ -107,6 +107,7 @@ bench-kernels: build
 wheel: setup
 	$(call say,Wheel)
 	@$(PYTHON) -m pip wheel --disable-pip-version-check --no-build-isolation --no-deps -w dist .
+	@$(PYTHON) tools/dev/check_wheel.py dist/*.whl
 
 format: setup
 	@clang-format -i $(CXX_FILES)

@@ -55,7 +55,11 @@ class StepModule(torch.nn.Module):
                 result = _with_loss(result)
         # What effects refer to comes first: they were numbered without the result.
         out = recorder.tensors
-        shared["result"] = taken(result, out)
+        structure = shared["result"] = taken(result, out)
+        if shared["is_training"]:
+            # What is only logged may be a loss of torch's too, but is none of this program's.
+            loss = out[(structure if type(structure) is Slot else structure["loss"]).index]
+            out = [tensor if tensor is loss else tensor.detach() for tensor in out]
         recorder.tensors = []  # effects live on, and would keep the whole trace alive
         shared["effects"] = recorder.effects
         shared["scalars"] = [t.dim() == 0 for t in out]

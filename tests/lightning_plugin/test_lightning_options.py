@@ -39,20 +39,62 @@ def test_a_halved_model_with_mixed_precision(precision):
     assert module.net[0].weight.dtype == torch.float16
 
 
-def test_mixed_precision():
-    from poptorch._pending import PENDING
-
+@pytest.mark.parametrize("settings", [{}, {"gradient_clip_val": 0.1}, {"devices": 2}])
+def test_mixed_precision(settings):
     module = seeded(Types)
-    t = trainer(max_epochs=2, precision="16-mixed")
-    if "poptorch.autocast" in {row.name for row in PENDING}:
-        with pytest.raises(Exception, match="(?i)not .*yet|not available"):
-            t.fit(module, loader())
-        return
-    t.fit(module, loader())
+    t = trainer(max_epochs=2, precision="16-mixed", **settings)
+    t.fit(module, loader(), loader())
     assert module.seen == (torch.float16, torch.int64, torch.float32)
     full = seeded(Net)
+    size = 4 * settings.pop("devices", 1)
+    trainer("cpu", max_epochs=2, **settings).fit(full, loader(batch_size=size))
+    assert_same_weights(module, full, rtol=1e-2, atol=2e-3)
+    out = torch.cat(t.predict(module, loader()))
+    exact = module(data().tensors[0]).detach()
+    assert out.dtype == torch.float16
+    torch.testing.assert_close(out.float(), exact, rtol=1e-2, atol=1e-2)
+
+
+class Tiny(pl.LightningModule):
+    """Gradients that float16 has few digits for."""
+
+    def __init__(self, make):
+        super().__init__()
+        self.layer = torch.nn.Linear(12, 8, bias=False)
+        self.make = make
+
+    def training_step(self, batch, batch_idx):
+        return self.layer(batch[0]).float().mean() * 1e-5
+
+    def configure_optimizers(self):
+        return self.make(self.parameters())
+
+
+def test_loss_scaling_of_mixed_precision():
+    moves = []
+    for accelerator, precision, make in (
+        ("cpu", 32, lambda p: torch.optim.SGD(p, 1e5)),
+        ("ipu", 16, lambda p: poptorch.optim.SGD(p, 1e5, loss_scaling=1.0)),
+        ("ipu", 16, lambda p: poptorch.optim.SGD(p, 1e5, loss_scaling=4096.0)),
+    ):
+        module = seeded(Tiny, make)
+        before = module.layer.weight.detach().clone()
+        trainer(accelerator, precision=precision, max_epochs=1).fit(module, loader(8, 8))
+        moves.append(module.layer.weight.detach() - before)
+    exact, plain, scaled = moves
+    largest = exact.abs().max()
+    assert (plain - exact).abs().max() > 0.02 * largest  # else the test shows nothing
+    assert (scaled - exact).abs().max() < 0.002 * largest
+
+
+def test_automatic_loss_scaling():
+    options = poptorch.Options()
+    options.Training.setAutomaticLossScaling(True)
+    module, full = seeded(Types), seeded(Net)
+    strategy = IPUStrategy(training_opts=options)
+    trainer(max_epochs=2, precision=16, strategy=strategy).fit(module, loader())
     trainer("cpu", max_epochs=2).fit(full, loader())
-    assert_same_weights(module, full, rtol=2e-2, atol=1e-2)
+    assert_same_weights(module, full, rtol=1e-2, atol=2e-3)
 
 
 def test_batches_are_cast_and_nothing_else():

@@ -94,6 +94,7 @@ class Metrics(Net):
         self.log("acc", self.acc, on_epoch=True, on_step=False)
         self.log_dict(self.both(out, y), on_step=True, on_epoch=False)
         self.log("so_far", self.acc.compute(), on_step=True, on_epoch=False)
+        self.log("other", F.mse_loss(out, out * 2) + F.cross_entropy(out, y))
         self.mean.update(loss.detach())
         return loss
 

@@ -30,8 +30,9 @@ def activate(root: str) -> None:
         (precisions, "IPUPrecision", precision),
     ):
         setattr(package, name, value)
-        if name not in package.__all__:
-            package.__all__.append(name)
+        names = getattr(package, "__all__", [])  # not in every version and package
+        if name not in names:
+            names.append(name)
     plugins.IPUPrecisionPlugin = precisions.IPUPrecisionPlugin = precision  # the older name
     if accelerator.name() not in accelerators.AcceleratorRegistry:
         accelerator.register_accelerators(accelerators.AcceleratorRegistry)
@@ -106,7 +107,7 @@ def _wrap_device_info(setup: Any, root: str, accelerator: Any) -> None:
         used = isinstance(trainer.accelerator, accelerator)
         if used:
             rank_zero.rank_zero_info(f"IPU available: True, using: {trainer.num_devices} IPUs")
-        elif wanted_by_default() and trainer.accelerator.name() == "cpu":
+        elif wanted_by_default() and type(trainer.accelerator).__name__ == "CPUAccelerator":
             rank_zero.rank_zero_warn(
                 "IPU available but not used. Set `accelerator` and `devices` using "
                 f"`Trainer(accelerator='ipu', devices={accelerator.auto_device_count()})`.",

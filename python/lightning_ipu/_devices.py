@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many IPUs a value of ``devices=`` means."""
+"""What both kinds of ``IPUAccelerator`` say of devices: how many IPUs ``devices=`` means, and what
+they are called."""
 
+import importlib.util
 import os
 import re
 import warnings
 from typing import Any
+
+import torch
 
 
 def auto_device_count() -> int:
@@ -55,3 +59,40 @@ def parse(devices: Any) -> int:
         )
         return count
     return checked(devices)
+
+
+class Devices:
+    """The part of an accelerator that Lightning asks before there is one."""
+
+    def teardown(self) -> None:
+        """Nothing to do."""
+
+    @staticmethod
+    def parse_devices(devices: Any) -> int:
+        """The number of IPUs."""
+        return parse(devices)
+
+    @staticmethod
+    def get_parallel_devices(devices: Any) -> list[torch.device]:
+        """Names of the IPUs; no tensor lives on them as far as torch knows."""
+        return [torch.device("ipu", i) for i in range(parse(devices))]
+
+    @staticmethod
+    def auto_device_count() -> int:
+        """What ``devices="auto"`` means."""
+        return auto_device_count()
+
+    @staticmethod
+    def is_available() -> bool:
+        """Whether poptorch is installed."""
+        return importlib.util.find_spec("poptorch") is not None
+
+    @staticmethod
+    def name() -> str:
+        """The value of ``accelerator=``."""
+        return "ipu"
+
+    @classmethod
+    def register_accelerators(cls, accelerator_registry: Any) -> None:
+        """Make the name known."""
+        accelerator_registry.register(cls.name(), cls, description="Virtual IPUs")

@@ -2,12 +2,11 @@
 """Fabric on IPUs: models run as inference programs. A training loop that calls ``backward`` and
 ``step`` itself cannot be one program, and is refused."""
 
-import importlib.util
 from typing import Any, NoReturn
 
 import torch
 
-from lightning_ipu import _devices
+from lightning_ipu._devices import Devices
 from lightning_ipu._options import generated_options
 
 from ..accelerators.accelerator import Accelerator
@@ -21,44 +20,11 @@ _REFUSAL = (
 )
 
 
-class IPUAccelerator(Accelerator):
+class IPUAccelerator(Devices, Accelerator):
     """Virtual IPUs."""
 
     def setup_device(self, device: torch.device) -> None:
         """Nothing to do."""
-
-    def teardown(self) -> None:
-        """Nothing to do."""
-
-    @staticmethod
-    def parse_devices(devices: Any) -> int:
-        """The number of IPUs."""
-        return _devices.parse(devices)
-
-    @staticmethod
-    def get_parallel_devices(devices: Any) -> list[torch.device]:
-        """Names of the IPUs."""
-        return [torch.device("ipu", i) for i in range(_devices.parse(devices))]
-
-    @staticmethod
-    def auto_device_count() -> int:
-        """What ``devices="auto"`` means."""
-        return _devices.auto_device_count()
-
-    @staticmethod
-    def is_available() -> bool:
-        """Whether poptorch is installed."""
-        return importlib.util.find_spec("poptorch") is not None
-
-    @staticmethod
-    def name() -> str:
-        """The value of ``accelerator=``."""
-        return "ipu"
-
-    @classmethod
-    def register_accelerators(cls, accelerator_registry: Any) -> None:
-        """Make the name known."""
-        accelerator_registry.register(cls.name(), cls, description="Virtual IPUs")
 
 
 class _Compiled(torch.nn.Module):

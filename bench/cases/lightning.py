@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lightning: an epoch of a trainer on a virtual IPU beside one on the CPU, with the same weights at
-its end."""
+its end; and what the hook adds to the import of Lightning."""
 
 import copy
 import logging
+import subprocess
+import sys
 import time
 
 import torch
@@ -84,4 +86,39 @@ def lightning_step(ctx):
     return times
 
 
-CASES = [lightning_step]
+# Prints the seconds that an import of Lightning spends in code of ours.
+IMPORT = """
+import importlib.util, time, typing, warnings  # which torch would load anyway
+
+start = time.thread_time()
+from lightning_ipu import _hook
+spent, asked = time.thread_time() - start, 0
+extend, find_spec = _hook._extend, _hook._Finder.find_spec
+def clocked(*args):
+    global spent
+    start = time.thread_time()
+    extend(*args)
+    spent += time.thread_time() - start
+def counted(*args):
+    global asked
+    asked += 1
+    return find_spec(*args)
+_hook._extend, _hook._Finder.find_spec = clocked, counted
+import lightning.pytorch
+assert hasattr(lightning.pytorch.strategies, "IPUStrategy")
+_hook._Finder.find_spec = find_spec
+finder = _hook._Finder()
+start = time.thread_time()
+for _ in range(asked):
+    finder.find_spec("some.module")
+print(spent + time.thread_time() - start)
+"""
+
+
+@figure("Lightning, what IPUs add to its import", "ms", at_most=20)
+def lightning_import(ctx):
+    runs = [subprocess.check_output([sys.executable, "-W", "ignore", "-c", IMPORT]) for _ in "123"]
+    return {OURS: min(map(float, runs)) * 1e3}
+
+
+CASES = [lightning_step, lightning_import]

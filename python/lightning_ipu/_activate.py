@@ -4,8 +4,11 @@ three methods of the class that chooses accelerator, strategy and precision."""
 
 import importlib
 import os
+import re
 import sys
 from typing import Any
+
+OLDEST = (2, 4)
 
 
 def wanted_by_default() -> bool:
@@ -14,8 +17,16 @@ def wanted_by_default() -> bool:
     return "poptorch" in sys.modules if switch == "" else switch != "0"
 
 
+def _check_version(root: str) -> None:
+    version = str(getattr(sys.modules.get(root.partition(".")[0]), "__version__", ""))
+    numbers = re.match(r"(\d+)\.(\d+)", version)
+    if numbers and tuple(map(int, numbers.groups())) < OLDEST:
+        raise RuntimeError("Lightning {}.{} or newer is needed".format(*OLDEST))
+
+
 def activate(root: str) -> None:
     """Add IPUs to ``lightning.pytorch`` or ``pytorch_lightning``."""
+    _check_version(root)
     accelerators, plugins, precisions, strategies = (
         importlib.import_module(f"{root}.{name}")
         for name in ("accelerators", "plugins", "plugins.precision", "strategies")
@@ -120,6 +131,7 @@ def _wrap_device_info(setup: Any, root: str, accelerator: Any) -> None:
 
 def activate_fabric(root: str) -> None:
     """Add IPUs to ``lightning.fabric`` or ``lightning_fabric``; "auto" never means them there."""
+    _check_version(root)
     registry = importlib.import_module(f"{root}.accelerators").ACCELERATOR_REGISTRY
     ours = importlib.import_module(f"{root}.strategies.ipu")
     connector = importlib.import_module(f"{root}.connector")._Connector

@@ -211,6 +211,11 @@ class Step:
         if size is not None and rows != size * self._count:
             program, results = self._run_parts(batch, rest, rows, size)
         else:
+            if self._whole_rows not in (None, rows):  # the loader was made anew, of another size
+                for executor in self.executors:
+                    executor.destroy()
+                self._tails = {}
+                program = self._whole = self._program(False)
             results = program.run(batch, rest)
             self._whole_rows = rows
         values: dict[int, Any] = {}

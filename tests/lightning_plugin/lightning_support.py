@@ -76,6 +76,11 @@ def trainer(accelerator="ipu", devices=1, **kwargs):
     return pl.Trainer(**{"accelerator": accelerator, "devices": devices, **QUIET, **kwargs})
 
 
+def accelerator_of(trainer):
+    """ "ipu" or "cpu"; not all versions of Lightning have names of accelerators."""
+    return type(trainer.accelerator).__name__[:3].lower()
+
+
 def twins(
     module, *, devices=1, count=64, batch_size=4, accumulate=1, val=False, epochs=2, **kwargs
 ):

@@ -10,7 +10,15 @@ import torch
 from lightning.pytorch.callbacks import BaseFinetuning, ModelPruning
 from lightning.pytorch.tuner import Tuner
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
-from lightning_support import Net, assert_same_weights, loader, seeded, trainer, twins
+from lightning_support import (
+    Net,
+    assert_same_metrics,
+    assert_same_weights,
+    loader,
+    seeded,
+    trainer,
+    twins,
+)
 
 
 class Unfreeze(BaseFinetuning):
@@ -94,6 +102,25 @@ def test_tuners():
     assert found["ipu"][0] == found["cpu"][0] > 2
     torch.testing.assert_close(found["ipu"][1], found["cpu"][1], rtol=1e-3, atol=1e-4)
     assert_same_weights(found["ipu"][2], found["cpu"][2])
+
+
+def test_loaders_that_are_made_anew_with_larger_batches():
+    class Grows(Net):
+        def train_dataloader(self):
+            return loader(64, 4 * (1 + self.trainer.current_epoch))
+
+        def val_dataloader(self):
+            return loader(30, 4 * (1 + self.trainer.current_epoch))
+
+    metrics, modules = [], []
+    for accelerator in ("ipu", "cpu"):
+        module = seeded(Grows)
+        t = trainer(accelerator, max_epochs=2, reload_dataloaders_every_n_epochs=1)
+        t.fit(module)
+        modules.append(module)
+        metrics.append(t.callback_metrics)
+    assert_same_weights(*modules)
+    assert_same_metrics(*metrics)
 
 
 def test_a_rate_set_by_an_optimizer_step_of_the_users():

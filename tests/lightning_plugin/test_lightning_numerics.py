@@ -13,6 +13,7 @@ from lightning.pytorch.callbacks import (
 )
 from lightning_support import (
     Net,
+    accelerator_of,
     assert_same_weights,
     loader,
     seeded,
@@ -41,7 +42,7 @@ def test_accumulation(devices):
 
     class Seen(pl.Callback):
         def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
-            name = trainer.accelerator.name()
+            name = accelerator_of(trainer)
             losses.setdefault(name, []).append(outputs["loss"].item())
 
     (ours, a), (theirs, b) = twins(

@@ -61,7 +61,8 @@ AUTO = """
 {first}
 from {root} import Trainer
 import {root}.trainer.connectors.accelerator_connector as connector
-print(Trainer(logger=False).accelerator.name(), Trainer(accelerator="auto").accelerator.name())
+for t in Trainer(logger=False), Trainer(accelerator="auto"):
+    print(type(t.accelerator).__name__[:3].lower())
 for other in ("cuda", "mps", "tpu"):
     connector._select_auto_accelerator = lambda: other
     assert connector._AcceleratorConnector._choose_auto_accelerator(
@@ -81,7 +82,7 @@ for other in ("cuda", "mps", "tpu"):
 def test_what_auto_means(first, switch, expected):
     environment = {} if switch is None else {"TESSERA_AUTO": switch}
     code = AUTO.format(first=first, root="lightning.pytorch")
-    assert run_python(code, **environment) == f"{expected} {expected}\n"
+    assert run_python(code, **environment) == f"{expected}\n{expected}\n"
 
 
 ORDERS = """
@@ -144,7 +145,21 @@ def test_a_broken_hook_only_warns():
         "    warnings.simplefilter('always')\n"
         "    import lightning.pytorch as pl\n"
         "assert any('is not available in lightning.pytorch' in str(w.message) for w in caught)\n"
-        "assert pl.Trainer(logger=False).accelerator.name() == 'cpu'"
+        "assert pl.Trainer(logger=False).strategy.root_device.type == 'cpu'"
+    )
+    run_python(code)
+
+
+def test_an_old_lightning_only_warns():
+    code = (
+        "import warnings, lightning_ipu._activate\n"
+        "lightning_ipu._activate.OLDEST = (9, 0)\n"
+        "with warnings.catch_warnings(record=True) as caught:\n"
+        "    warnings.simplefilter('always')\n"
+        "    import lightning.pytorch as pl, lightning.fabric\n"
+        "texts = [str(w.message) for w in caught if 'Lightning 9.0 or newer' in str(w.message)]\n"
+        "assert len(texts) == 2, texts\n"
+        "assert pl.Trainer(logger=False).strategy.root_device.type == 'cpu'"
     )
     run_python(code)
 

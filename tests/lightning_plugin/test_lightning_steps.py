@@ -11,6 +11,7 @@ import torchmetrics
 from lightning.pytorch.callbacks import BasePredictionWriter, EarlyStopping
 from lightning_support import (
     Net,
+    accelerator_of,
     assert_same_metrics,
     assert_same_weights,
     data,
@@ -422,7 +423,7 @@ class Blocks(Net):
         self.annotated = False
 
     def setup(self, stage):
-        if self.trainer.accelerator.name() == "ipu" and not self.annotated:
+        if accelerator_of(self.trainer) == "ipu" and not self.annotated:
             self.annotated = True
             for i, layer in enumerate(self.net):
                 poptorch.BeginBlock(layer, f"block {i}", ipu_id=i)

@@ -6,9 +6,8 @@ from typing import Any
 
 import torch
 
-from lightning_ipu import _checks, _loaders
+from lightning_ipu import _checks
 from lightning_ipu._options import generated_options, run_options
-from lightning_ipu._programs import Programs
 from lightning_ipu._tree import mapped
 
 from ..accelerators.ipu import _IPU_AVAILABLE  # noqa: F401
@@ -92,7 +91,7 @@ class IPUStrategy(ParallelStrategy):
         self._generated: dict[bool, Any] = {}
         self._accumulation = 1
         self._restore: list[Any] = []
-        self._programs: Programs | None = None
+        self._programs: Any = None
         self._epoch: int | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -208,6 +207,8 @@ class IPUStrategy(ParallelStrategy):
         trainer.accumulate_grad_batches = 1
 
     def _take_loaders(self, trainer: Any) -> None:
+        from lightning_ipu import _loaders
+
         connector = trainer._data_connector
 
         def prepare(dataloader: Any, shuffle: bool, mode: RunningStage) -> Any:
@@ -230,6 +231,8 @@ class IPUStrategy(ParallelStrategy):
 
     def setup(self, trainer: Any) -> None:
         """Make the programs of this run; they are compiled by their first batches."""
+        from lightning_ipu._programs import Programs  # of no use to a trainer on the CPU
+
         super().setup(trainer)
         module = self.lightning_module
         fitting = trainer.state.fn == TrainerFn.FITTING
@@ -302,6 +305,8 @@ class IPUStrategy(ParallelStrategy):
         return self._programs.train(*args, *kwargs.values())
 
     def _evaluate(self, stage: RunningStage, args: Any) -> Any:
+        from lightning_ipu._loaders import micro_rows as micro_rows_of
+
         trainer = self.lightning_module.trainer
         index = args[2] if len(args) > 2 else 0
 
@@ -310,7 +315,7 @@ class IPUStrategy(ParallelStrategy):
             if stage in (RunningStage.VALIDATING, RunningStage.SANITY_CHECKING):
                 loop = trainer._evaluation_loop if loop is trainer.fit_loop else loop
             loaders = loop._combined_loader.flattened
-            return _loaders.micro_rows(loaders[index]) if index < len(loaders) else None
+            return micro_rows_of(loaders[index]) if index < len(loaders) else None
 
         return self._programs.evaluate(stage, index, args, micro_rows)
 

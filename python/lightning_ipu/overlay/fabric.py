@@ -40,8 +40,8 @@ class _Compiled(torch.nn.Module):
         import poptorch
 
         leaves = torch.utils._pytree.tree_leaves((args, kwargs))
-        shapes = [x.shape if isinstance(x, torch.Tensor) else x for x in leaves]
-        key = (str(shapes), tuple(kwargs), self.module.training)
+        kinds = [(x.shape, x.dtype) if isinstance(x, torch.Tensor) else x for x in leaves]
+        key = (str(kinds), tuple(kwargs), self.module.training)
         executor = self._executors.get(key)
         if executor is None:
             options = generated_options(self._replicas, 1, 1)

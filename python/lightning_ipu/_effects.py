@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from lightning_ipu._results import Results
-from lightning_ipu._tree import Slot, filled, mapped, taken
+from lightning_ipu._tree import Slot, Text, filled, mapped, taken
 
 _FROZEN = ("current_epoch", "global_step")
 _FROZEN_CALLS = ("optimizers", "lr_schedulers")
@@ -38,21 +38,24 @@ class FrozenIndex(int):
     __hash__ = int.__hash__
 
 
-def _deciding(name: str) -> Callable[..., Any]:
-    plain = getattr(int, name)
+def _deciding(name: str, base: type, what: str) -> Callable[..., Any]:
+    plain = getattr(base, name)
 
-    def compare(self: FrozenIndex, *other: Any) -> Any:
+    def use(self: Any, *other: Any) -> Any:
         warn_of_user(
-            f"A step decides something by its batch_idx, but is compiled once: the program keeps "
-            f"what was decided for batch {int(self)}."
+            f"A step decides something by {what}, but is compiled once: the program keeps what was "
+            f"decided for {base(self)!r}."
         )
         return plain(self, *other)
 
-    return compare
+    return use
 
 
 for _name in ("__mod__", "__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__bool__"):
-    setattr(FrozenIndex, _name, _deciding(_name))
+    setattr(FrozenIndex, _name, _deciding(_name, int, "its batch_idx"))
+for _name in ("__eq__", "__ne__", "__add__", "__format__", "__contains__", "startswith", "split"):
+    setattr(Text, _name, _deciding(_name, str, "a text of its batch"))
+Text.__hash__ = str.__hash__  # type: ignore[method-assign]
 
 Effect = Callable[[Results, dict[int, Any]], None]
 
@@ -138,12 +141,12 @@ class Recorder:
                 if scalars:
                     returned = [
                         function(*a, **k)
-                        for a, k in (filled(kept, part) for part in results.micro_batches())
+                        for a, k in (filled(kept, *part) for part in results.micro_batches())
                     ]
                     if method == "forward":
                         values[event] = _mean(returned)
                 else:
-                    a, k = filled(kept, results.tensors)
+                    a, k = filled(kept, results.tensors, results.columns)
                     values[event] = function(*a, **k)
 
             self.effects.append(replay)
@@ -183,12 +186,12 @@ class Recorder:
         added = items[length:]
         if not any(_has_fakes(item) for item in added):
             return
-        kept = [self._keep(item) for item in added]
+        kept = self._keep(added)
         del items[length:]
 
         def replay(results: Results, values: dict[int, Any]) -> None:
             for part in results.micro_batches():
-                items.extend(filled(item, part) for item in kept)
+                items.extend(filled(kept, *part))
 
         self.effects.append(replay)
 
@@ -236,7 +239,7 @@ def _frozen_call(name: str) -> Callable[..., Any]:
 def _setter(container: dict[Any, Any], key: Any, kept: Any) -> Effect:
     def replay(results: Results, values: dict[int, Any]) -> None:
         *_, last = results.micro_batches()
-        container[key] = filled(kept, last)
+        container[key] = filled(kept, *last)
 
     return replay
 
@@ -266,7 +269,7 @@ def _has_fakes(value: Any) -> bool:
     def look(leaf: Any) -> None:
         nonlocal found
         # What capture makes is a tensor of a class of its own, or has one inside.
-        found = found or (isinstance(leaf, torch.Tensor) and _is_traced(leaf))
+        found = found or type(leaf) is Text or (isinstance(leaf, torch.Tensor) and _is_traced(leaf))
 
     mapped(value, look)
     return found

@@ -11,7 +11,7 @@ import torch
 from lightning_ipu._loaders import combined_count
 from lightning_ipu._report import write_report
 from lightning_ipu._step import Step, StepModule, rows_of
-from lightning_ipu._tree import Slot, mapped
+from lightning_ipu._tree import Slot, filled
 
 
 class Programs:
@@ -157,7 +157,7 @@ class Programs:
             return loss
         tensors = list(results.tensors)
         tensors[index] = loss
-        return _filled(structure, tensors)
+        return filled(structure, tensors, results.columns)
 
     def _compile_first(self, step: Step, args: Any) -> None:
         """Compile without running, because the optimizer has state to be sent before."""
@@ -172,7 +172,7 @@ class Programs:
         structure, results = step.run(args[0], args[1:], micro_rows)
         if self._report is not None:
             self._write_report(stage, step.executor)
-        return None if structure is None else _filled(structure, results.tensors)
+        return None if structure is None else filled(structure, results.tensors, results.columns)
 
     # Optimizer and weights -----------------------------------------------------------------------
 
@@ -247,7 +247,3 @@ def _values_of(optimizer: Any) -> Any:
         [value for key, value in group.items() if key != "params"]
         for group in optimizer.param_groups
     ]
-
-
-def _filled(structure: Any, tensors: Any) -> Any:
-    return mapped(structure, lambda leaf: tensors[leaf.index] if type(leaf) is Slot else leaf)

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from lightning_ipu._effects import FrozenIndex, Recorder
-from lightning_ipu._results import Results, joined
-from lightning_ipu._tree import Slot, filled, mapped, taken
+from lightning_ipu._results import Results, joined, part_of
+from lightning_ipu._tree import Column, Slot, filled, is_texts, mapped, marked_texts, taken
 
 
 class StepModule(torch.nn.Module):
@@ -47,7 +47,9 @@ class StepModule(torch.nn.Module):
             tensor.reshape(()) if is_number else tensor
             for tensor, is_number in zip(tensors, shared["numbers"], strict=True)
         ]
-        batch = filled(shared["batch"], values)
+        count, columns = shared["count"], shared["columns"]
+        texts = [marked_texts(i, part_of(c, 0, count)) for i, c in enumerate(columns)]
+        batch = filled(shared["batch"], values, texts)
         with recorder.recording(), shared["context"]():
             rest = [FrozenIndex(r) if type(r) is int else r for r in shared["rest"][:1]]
             result = getattr(self.module, shared["method"])(batch, *rest, *shared["rest"][1:])
@@ -96,26 +98,34 @@ class _Program:
         """Run it, after compiling it if need be."""
         executor = self.executor
         if executor.isCompiled():
-            outputs = executor(*_tensors(batch, self.count))
+            tensors, columns = _tensors(batch, self.count)
+            outputs = executor(*tensors)
         else:
             outputs = self.first(executor, batch, rest)
-        return Results(outputs, self.shared["scalars"], self.count)
+            columns = self.shared["columns"]
+        return Results(outputs, self.shared["scalars"], self.count, columns=columns)
 
     def first(self, call: Any, batch: Any, rest: tuple[Any, ...]) -> Any:
         """The call that compiles, which may be ``executor.compile``."""
-        structure, tensors, numbers = _taken_apart(batch, self.count)
-        self.shared.update(batch=structure, numbers=numbers, rest=rest)
+        structure, tensors, numbers, columns = _taken_apart(batch, self.count)
+        self.shared.update(
+            batch=structure, numbers=numbers, rest=rest, columns=columns, count=self.count
+        )
         # Evaluation runs in inference mode, whose tensors training could not use.
         with torch.inference_mode(False), torch.enable_grad():
             return call(*tensors)
 
 
-def _taken_apart(batch: Any, count: int) -> tuple[Any, list[torch.Tensor], list[bool]]:
-    """A batch's structure, its tensors, and which of them were numbers."""
+def _taken_apart(batch: Any, count: int) -> tuple[Any, list[torch.Tensor], list[bool], list[Any]]:
+    """A batch's structure, its tensors, which of them were numbers, and its texts."""
     tensors: list[torch.Tensor] = []
     numbers: list[bool] = []
+    columns: list[Any] = []
 
     def take(leaf: Any) -> Any:
+        if is_texts(leaf):
+            columns.append(leaf)
+            return Column(len(columns) - 1)
         is_number = type(leaf) in (int, float)
         if is_number:
             dtype = torch.int32 if type(leaf) is int else torch.float32
@@ -126,21 +136,23 @@ def _taken_apart(batch: Any, count: int) -> tuple[Any, list[torch.Tensor], list[
         numbers.append(is_number)
         return Slot(len(tensors) - 1)
 
-    return mapped(batch, take), tensors, numbers
+    return mapped(batch, take, is_texts), tensors, numbers, columns
 
 
-def _tensors(batch: Any, count: int) -> Any:
+def _tensors(batch: Any, count: int) -> tuple[Any, Any]:
+    """Tensors and texts."""
     kind = type(batch)
     if kind is torch.Tensor:
-        return (batch,)
+        return (batch,), ()
     if kind in (list, tuple) and all(type(item) is torch.Tensor for item in batch):
-        return batch
-    return _taken_apart(batch, count)[1]
+        return batch, ()
+    _, tensors, _, columns = _taken_apart(batch, count)
+    return tensors, columns
 
 
 def rows_of(batch: Any, count: int = 1) -> int:
     """The number of samples of a batch."""
-    tensors = _tensors(batch, count)
+    tensors, _ = _tensors(batch, count)
     return tensors[0].shape[0] if len(tensors) and tensors[0].dim() else 0
 
 
@@ -235,12 +247,17 @@ class Step:
                 self._tails[count] = self._program(True)
             program = self._tails[count]
             end = start + count
-            part = mapped(
-                batch,
-                lambda leaf, start=start, end=end: (
-                    leaf[start:end] if isinstance(leaf, torch.Tensor) and leaf.dim() else leaf
-                ),
-            )
+            part = _rows_between(batch, rows, start, end)
             runs.append(program.run(part, rest))
             start = end
-        return program, joined(runs, program.shared["scalars"], sizes)
+        columns = _tensors(batch, 1)[1]
+        return program, joined(runs, program.shared["scalars"], sizes, columns)
+
+
+def _rows_between(batch: Any, rows: int, start: int, end: int) -> Any:
+    def cut(leaf: Any) -> Any:
+        is_column = type(leaf) in (list, tuple) and len(leaf) == rows
+        is_tensor = isinstance(leaf, torch.Tensor) and leaf.dim()
+        return leaf[start:end] if is_column or is_tensor else leaf
+
+    return mapped(batch, cut, is_texts)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batches and results taken apart into tensors and put together again."""
+"""Batches and results taken apart into tensors and texts, and put together again."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -8,23 +8,31 @@ from typing import Any
 import torch
 
 
-def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
-    """``value`` with every leaf changed; containers are copied."""
+def mapped(value: Any, change: Callable[[Any], Any], is_leaf: Any = None) -> Any:
+    """``value`` with every leaf changed; containers are copied.
+
+    Args:
+        value: of tensors and other leaves in lists, tuples, dicts and dataclasses.
+        change: called with each leaf.
+        is_leaf: tells of a container whether it is a leaf too.
+    """
+    if is_leaf is not None and is_leaf(value):
+        return change(value)
     if isinstance(value, Mapping):
-        items = {key: mapped(item, change) for key, item in value.items()}
+        items = {key: mapped(item, change, is_leaf) for key, item in value.items()}
         if type(value) is dict:
             return items
         if hasattr(value, "default_factory"):
             return type(value)(value.default_factory, items)
         return type(value)(items)
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(mapped(item, change) for item in value))
+        return type(value)(*(mapped(item, change, is_leaf) for item in value))
     if isinstance(value, (list, tuple)):
-        return type(value)([mapped(item, change) for item in value])
+        return type(value)([mapped(item, change, is_leaf) for item in value])
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = [f for f in dataclasses.fields(value) if f.init]
         return dataclasses.replace(
-            value, **{f.name: mapped(getattr(value, f.name), change) for f in fields}
+            value, **{f.name: mapped(getattr(value, f.name), change, is_leaf) for f in fields}
         )
     return change(value)
 
@@ -45,18 +53,77 @@ class Slot:
         self.index = index
 
 
+class Text(str):
+    """A text of a batch while a step is captured: what the step lets out of it is found again."""
+
+    column: int
+    place: int | None
+    length: int
+
+
+class Column:
+    """Where the texts number ``index`` of a batch belong, or the one at ``place`` of them."""
+
+    def __init__(self, index: int, place: int | None = None) -> None:
+        self.index = index
+        self.place = place
+
+
+def is_texts(value: Any) -> bool:
+    """Whether a leaf is a text, or a container a list of one text per sample."""
+    if type(value) in (list, tuple):
+        return len(value) > 0 and all(type(item) is str for item in value)
+    return type(value) is str
+
+
+def marked_texts(index: int, texts: Any) -> Any:
+    """Texts of a batch as :class:`Text`, which remember where they come from."""
+
+    def mark(text: str, place: int | None) -> Text:
+        result = Text(text)
+        result.column, result.place, result.length = index, place, len(texts)
+        return result
+
+    if type(texts) is str:
+        return mark(texts, None)
+    return type(texts)(mark(text, place) for place, text in enumerate(texts))
+
+
+def _is_whole_column(value: Any) -> bool:
+    return (
+        type(value) in (list, tuple)
+        and len(value) > 0
+        and all(
+            type(item) is Text and (item.column, item.place) == (value[0].column, place)
+            for place, item in enumerate(value)
+        )
+        and value[0].length == len(value)
+    )
+
+
 def taken(value: Any, into: list[torch.Tensor]) -> Any:
-    """``value`` with slots in place of its tensors, which are appended to ``into``."""
+    """``value`` with slots for its tensors, which are appended to ``into``, and for texts."""
 
     def take(leaf: Any) -> Any:
-        if not isinstance(leaf, torch.Tensor):
-            return leaf
-        into.append(leaf)
-        return Slot(len(into) - 1)
+        if isinstance(leaf, torch.Tensor):
+            into.append(leaf)
+            return Slot(len(into) - 1)
+        if type(leaf) is Text:
+            return Column(leaf.column, leaf.place)
+        return Column(leaf[0].column) if _is_whole_column(leaf) else leaf
 
-    return mapped(value, take)
+    return mapped(value, take, _is_whole_column)
 
 
-def filled(value: Any, tensors: Any) -> Any:
+def filled(value: Any, tensors: Any, columns: Any = ()) -> Any:
     """The opposite of :func:`taken`."""
-    return mapped(value, lambda leaf: tensors[leaf.index] if isinstance(leaf, Slot) else leaf)
+
+    def fill(leaf: Any) -> Any:
+        if type(leaf) is Slot:
+            return tensors[leaf.index]
+        if type(leaf) is Column:
+            column = columns[leaf.index]
+            return column if leaf.place is None else column[leaf.place]
+        return leaf
+
+    return mapped(value, fill)

@@ -209,56 +209,6 @@ def test_two_loaders_with_a_branch():
     assert len(found[0]) == 2
 
 
-class Records(torch.utils.data.Dataset):
-    def __len__(self):
-        return 16
-
-    def __getitem__(self, index):
-        x, y = data(16)[index]
-        return {"x": x, "y": y, "name": f"sample {index}", "pair": (x[:2], 3)}
-
-
-def test_dicts_with_texts_and_numbers():
-    class Dict(Net):
-        def training_step(self, batch, batch_idx):
-            assert isinstance(batch["name"], list)
-            loss = F.cross_entropy(self(batch["x"]), batch["y"])
-            return {"loss": loss * batch["pair"][1].float().mean()}
-
-        def predict_step(self, batch, batch_idx):
-            return {"out": self(batch["x"]), "note": "seen"}
-
-    results = []
-    for accelerator in ("ipu", "cpu"):
-        t = trainer(accelerator, max_epochs=1)
-        module = seeded(Dict)
-        t.fit(module, DataLoader(Records(), batch_size=4))
-        results.append((module, t.predict(module, DataLoader(Records(), batch_size=4))))
-    assert_same_weights(results[0][0], results[1][0])
-    for ours, theirs in zip(results[0][1], results[1][1], strict=True):
-        torch.testing.assert_close(ours["out"], theirs["out"], rtol=1e-4, atol=1e-5)
-        assert ours["note"] == "seen"
-
-
-def test_a_plain_number_in_the_batch():
-    class Number(Net):
-        def training_step(self, batch, batch_idx):
-            (x, y), scale = batch
-            return F.cross_entropy(self(x), y) * scale
-
-    def scaled(samples):
-        xs, ys = zip(*samples, strict=True)
-        return (torch.stack(xs), torch.stack(ys)), 0.5
-
-    results = []
-    for accelerator, devices, size in (("ipu", 2, 4), ("cpu", 1, 8)):
-        module = seeded(Number)
-        given = DataLoader(data(), batch_size=size, collate_fn=scaled)
-        trainer(accelerator, devices, max_epochs=1).fit(module, given)
-        results.append(module)
-    assert_same_weights(*results)
-
-
 class Stream(IterableDataset):
     def __iter__(self):
         return iter(data(32))

@@ -2,12 +2,14 @@
 """What cannot be done on IPUs, each with an error that says what to do instead."""
 
 import inspect
+import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 
 _HOOKS = ("transfer_batch_to_device", "on_after_batch_transfer")
+_GRADIENT_HOOKS = ("on_after_backward", "on_before_optimizer_step")
 
 
 def check_trainer(
@@ -65,6 +67,12 @@ def check_module(module: Any, error: type[Exception], is_overridden: Callable[..
             "IPUs do not support manual optimization: forward, backward and update are one "
             "program. Remove `automatic_optimization = False`."
         )
+    for hook in _GRADIENT_HOOKS:
+        if is_overridden(hook, module):
+            warnings.warn(
+                f"`{hook}` is called, but gradients stay on the IPUs: `.grad` is None there.",
+                stacklevel=2,
+            )
     if is_overridden("configure_gradient_clipping", module):
         raise error(
             "Overriding `configure_gradient_clipping` is not supported with IPUs: gradients are "

@@ -84,7 +84,8 @@ def converted(
         object.__setattr__(result, "sampler", loader.sampler)
         object.__setattr__(result, "batch_size", None)
     else:
-        if loader.batch_size is None:  # the user's own batch sampler
+        drops = loader.drop_last and not training and not iterable  # micro-batches, not whole ones
+        if loader.batch_size is None or drops:
             settings["batch_sampler"] = loader.batch_sampler
         elif not iterable:
             settings.update(batch_size=loader.batch_size, sampler=loader.sampler)
@@ -94,7 +95,7 @@ def converted(
             result = poptorch.DataLoader(
                 options,
                 loader.dataset,
-                drop_last=training or (loader.drop_last and count == 1),
+                drop_last=training or (loader.drop_last and count == 1 and iterable),
                 auto_distributed_partitioning=False,
                 **settings,
             )

@@ -133,6 +133,15 @@ def test_modules_that_cannot_be_trained(kind, message):
     assert all(type(p) is torch.nn.Parameter for p in module.parameters())
 
 
+def test_gradients_are_not_on_the_host():
+    class Looks(Net):
+        def on_after_backward(self):
+            assert all(p.grad is None for p in self.parameters())
+
+    with pytest.warns(UserWarning, match="`on_after_backward` is called, but gradients stay"):
+        trainer(max_epochs=1).fit(seeded(Looks), loader())
+
+
 def test_hooks_of_a_datamodule():
     class Data(pl.LightningDataModule):
         def train_dataloader(self):

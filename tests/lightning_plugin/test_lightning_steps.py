@@ -310,6 +310,16 @@ def test_tail_samples_are_evaluated(count):
     assert_same_metrics(*found)
 
 
+@pytest.mark.parametrize("devices", [1, 2, 4])
+def test_short_batches_are_dropped_if_asked(devices):
+    module = seeded(Net)
+    given = loader(30, drop_last=True)
+    wanted = trainer("cpu").validate(module, given, verbose=False)[0]
+    found = trainer(devices=devices).validate(module, given, verbose=False)[0]
+    assert found == pytest.approx(wanted, rel=1e-5)
+    assert len(torch.cat(trainer(devices=devices).predict(module, given))) == 28
+
+
 def test_tail_samples_of_training_are_warned_about():
     with pytest.warns(UserWarning, match="The last 6 of 70 training samples"):
         trainer(devices=2, max_epochs=1).fit(seeded(Net), loader(70))

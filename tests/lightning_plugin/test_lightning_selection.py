@@ -185,6 +185,7 @@ def test_importing_lightning_loads_little_of_ours():
     )
     loaded = eval(run_python(code))
     assert "lightning_ipu._hook" in loaded and "lightning.pytorch.strategies.ipu" in loaded
+    assert "lightning_ipu._programs" not in loaded  # what only a run on IPUs needs
     assert not [name for name in loaded if name.startswith("poptorch")]
     assert run_python("import sys, torch\nprint('lightning_ipu._activate' in sys.modules)") == (
         "False\n"

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from lightning_ipu._results import Results
-from lightning_ipu._tree import Slot, Text, filled, mapped, taken
+from lightning_ipu._tree import Slot, Text, filled, mapped, taken, tensors_of
 
 _FROZEN = ("current_epoch", "global_step")
 _FROZEN_CALLS = ("optimizers", "lr_schedulers")
@@ -102,6 +102,12 @@ class Recorder:
         return taken(value, self.tensors)
 
     def _log(self, name: str, value: Any, args: Any, kwargs: dict[str, Any]) -> None:
+        for tensor in tensors_of(value) if isinstance(value, (torch.Tensor, dict)) else ():
+            if tensor.numel() != 1:
+                raise ValueError(
+                    f"`self.log({name!r}, ...)` got a tensor of shape {tuple(tensor.shape)}: it "
+                    "must have a single element. Log its `.mean()`, for example."
+                )
         # Not copied: a metric is a module, which is no structure.
         kept = self._keep(value) if isinstance(value, (torch.Tensor, dict)) else value
         names = ("prog_bar", "logger", "on_step", "on_epoch", "reduce_fx")

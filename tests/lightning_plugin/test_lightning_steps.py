@@ -76,6 +76,17 @@ def test_logging_in_predict_is_refused_as_on_the_cpu():
             trainer(accelerator).predict(seeded(Bad), loader())
 
 
+def test_a_logged_value_is_one_value():
+    class Many(Net):
+        def training_step(self, batch, batch_idx):
+            self.log("many", self(batch[0]).mean(0))
+            return super().training_step(batch, batch_idx)
+
+    for accelerator in ("cpu", "ipu"):
+        with pytest.raises(ValueError, match="have a single element"):
+            trainer(accelerator, max_epochs=1).fit(seeded(Many), loader())
+
+
 class Metrics(Net):
     def __init__(self):
         super().__init__()

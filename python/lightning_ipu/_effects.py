@@ -31,6 +31,23 @@ class MetricValue:
         """The value itself, after the metric was called."""
         return values[self.event] if self.key is None else values[self.event][self.key]
 
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(_ONLY_LOGGED)
+
+
+_ONLY_LOGGED = (
+    "The value of a torchmetrics object is known after a step has run: the step can only log it. "
+    "Compute with the functions of torchmetrics.functional instead."
+)
+
+
+def _refuse(self: MetricValue, *other: Any) -> Any:
+    raise TypeError(_ONLY_LOGGED)
+
+
+for _name in "add radd sub rsub mul rmul truediv neg float bool lt le gt ge".split():
+    setattr(MetricValue, f"__{_name}__", _refuse)
+
 
 class FrozenIndex(int):
     """The number of the batch that a step is captured with; a decision made by it is for ever."""

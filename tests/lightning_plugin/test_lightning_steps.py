@@ -122,6 +122,16 @@ class Metrics(Net):
         self.log_dict(self.both)
 
 
+@pytest.mark.parametrize("use", [lambda v: 1 - v, lambda v: v.item(), lambda v: v > 0.5])
+def test_the_value_of_a_metric_is_not_computed_with(use):
+    class Uses(Metrics):
+        def training_step(self, batch, batch_idx):
+            use(self.acc(self(batch[0]), batch[1]))
+
+    with pytest.raises((TypeError, AttributeError), match="torchmetrics.functional"):
+        trainer(max_epochs=1).fit(seeded(Uses), loader())
+
+
 @pytest.mark.parametrize("devices", [1, 2])
 def test_torchmetrics_objects(devices):
     (module, a), (_, b) = twins(seeded(Metrics), devices=devices, val=True)

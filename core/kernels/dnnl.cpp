@@ -90,7 +90,7 @@ struct DnnlConvolution::Parts {
   dnnl::primitive primitive;
   std::optional<dnnl::reorder> reorder;
   bool reorder_first = false;  // weights in, or weight gradient out
-  bool keep_weights = false, kept = false;
+  bool keep_weights = false, share_weights = false, kept = false;
   int64_t scratchpad_bytes = 0, packed_bytes = 0;
   std::string implementation;
 
@@ -149,6 +149,7 @@ void DnnlConvolution::Parts::build(const DnnlConvDesc& d) {
   dnnl::primitive_attr attr;
   attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);
   keep_weights = d.keep_weights && d.direction != ConvDirection::kWeightGrad;
+  share_weights = d.share_weights;
 
   using Forward = dnnl::convolution_forward;
   auto forward = [&] {
@@ -237,9 +238,9 @@ void DnnlConvolution::run(void* x, void* w, const void* bias, void* y, std::byte
   p.scratchpad.set_data_handle(scratch);
   if (bias) p.bias.set_data_handle(const_cast<void*>(bias));
   if (p.reorder && !p.keep_weights) p.packed.set_data_handle(scratch + p.scratchpad_bytes);
-  if (p.reorder && p.reorder_first && !(p.keep_weights && p.kept)) {
+  if (p.reorder && p.reorder_first && !p.kept) {
     p.reorder->execute(p.stream, p.reorder_args);
-    p.kept = true;
+    p.kept = p.keep_weights || p.share_weights;
   }
   p.primitive.execute(p.stream, p.args);
   if (p.reorder && !p.reorder_first) p.reorder->execute(p.stream, p.reorder_args);

@@ -29,6 +29,8 @@ struct DnnlConvDesc {
   bool bias = false;
   // The caller's weights never change: the library's packed form is made in the first run and kept.
   bool keep_weights = false;
+  // The same, in scratch that runs share until forget_weights().
+  bool share_weights = false;
 };
 
 class DnnlConvolution {

@@ -160,7 +160,10 @@ Work work_columns(const Graph& g, const Node& n) {
 
 KernelPtr make_columns(const StepDesc& d) {
   if (d.outputs[0].count() == 0) return make_kernel([](const RunCtx&) {}, 0, true);
-  if (d.op == Op::Col2Im) return make_widened(d, make_from_columns);
+  if (d.op == Op::Col2Im) {
+    const bool batch = d.outputs[0].shape.size() == 4;
+    return make_widened(d, make_from_columns, batch ? Pieces::along(d, 0) : Pieces{});
+  }
   const ColumnsShape s = columns_shape(d.args, 1, d.inputs[0].shape);
   switch (size_of(d.outputs[0].dtype)) {
     case 1:

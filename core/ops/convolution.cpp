@@ -245,7 +245,8 @@ bool takes_lanes(const ConvCall& c) {
          c.w.contiguous() && (!c.has_bias || c.bias.contiguous());
 }
 
-std::unique_ptr<kernels::DnnlConvolution> try_dnnl(const ConvCall& c, bool fixed_weights) {
+std::unique_ptr<kernels::DnnlConvolution> try_dnnl(const ConvCall& c, const StepDesc& d) {
+  if (c.x.dtype == DType::BF16 && (in_lanes_order(c.x) || in_lanes_order(c.y))) return nullptr;
   if (c.x.dtype != DType::F32 && c.x.dtype != DType::BF16) return nullptr;
   if (c.x.dtype != c.w.dtype || c.x.dtype != c.y.dtype) return nullptr;
   if (c.has_bias && (!c.bias.contiguous() || c.bias.dtype != c.x.dtype)) return nullptr;
@@ -256,7 +257,19 @@ std::unique_ptr<kernels::DnnlConvolution> try_dnnl(const ConvCall& c, bool fixed
                                          .w = strides5(c.w),
                                          .y = strides5(c.y),
                                          .bias = c.has_bias,
-                                         .keep_weights = fixed_weights});
+                                         .keep_weights = d.fixed_weights,
+                                         .share_weights = d.pieces});
+}
+
+// Some images at a time; the gradient of the filter is the sum over them.
+Pieces conv_pieces(const ConvCall& c, const StepDesc& d) {
+  Pieces p = Pieces::along(d, 0, in_lanes_order(c.x) ? kernels::kLaneWidth : 1);
+  if (c.direction == ConvDirection::kWeightGrad)
+    p.outputs[0] = Pieces::kSum;
+  else
+    p.inputs[d.args.operand(1)] = Pieces::kWhole;
+  if (c.has_bias) p.inputs[d.args.operand(2)] = Pieces::kWhole;
+  return p;
 }
 
 }  // namespace
@@ -365,8 +378,7 @@ KernelPtr make_convolution(const StepDesc& d) {
     if (c.direction == ConvDirection::kWeightGrad) return std::make_unique<LanesWeightGrad>(c);
     return std::make_unique<LanesConv>(c);
   }
-  if (auto primitive = try_dnnl(c, d.fixed_weights))
-    return std::make_unique<DnnlConv>(c, std::move(primitive));
+  if (auto primitive = try_dnnl(c, d)) return std::make_unique<DnnlConv>(c, std::move(primitive));
   switch (c.x.dtype) {
     case DType::F32:
       return std::make_unique<ReferenceConv<float>>(c);
@@ -378,7 +390,7 @@ KernelPtr make_convolution(const StepDesc& d) {
       return std::make_unique<ReferenceConv<int32_t>>(c);
     case DType::F16:
     case DType::BF16:
-      return make_widened(d, make_convolution);
+      return make_widened(d, make_convolution, conv_pieces(c, d));
     default:
       throw UserError(
           fmt::format("[convolution] no kernel for {} tensors ({})", name_of(c.x.dtype), d.where));

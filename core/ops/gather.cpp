@@ -8,6 +8,7 @@
 #include "ops/gather_impl.h"
 #include "ops/registry.h"
 #include "ops/run_error.h"
+#include "ops/view.h"
 #include "ops/widened.h"
 
 namespace tessera {
@@ -63,6 +64,39 @@ bool computes(const Args& args, Op op) {
     default:
       return false;
   }
+}
+
+// Columns of what is added row by row: indices choose among the rows only.
+Pieces row_pieces(const StepDesc& d) {
+  constexpr int64_t kColumns = 64;
+  const auto last = [](const TensorRef& t) { return static_cast<int>(t.shape.size()) - 1; };
+  const TensorRef& out = d.outputs[0];
+  if (out.shape.size() < 2) return {};
+  const int64_t width = out.shape.back();
+  switch (d.op) {
+    case Op::EmbeddingGrad:
+      break;
+    case Op::IndexAdd:
+    case Op::IndexReduce:
+      if (wrap_dim(d.args.integer(1), last(out) + 1) == last(out)) return {};
+      break;
+    case Op::IndexPut:
+      for (int64_t dim : index_list(d.args.at(1)).dim)
+        if (dim == last(out)) return {};
+      break;
+    default:
+      return {};
+  }
+  Pieces p;
+  p.grain = kColumns;
+  for (const TensorRef& t : d.inputs) {
+    const bool index = !is_float(t.dtype);
+    if (!index && (t.shape.empty() || t.shape.back() != width)) return {};
+    p.inputs.push_back(index ? Pieces::kWhole : last(t));
+  }
+  p.outputs.assign(d.outputs.size(), Pieces::kWhole);
+  p.outputs[0] = last(out);
+  return p;
 }
 
 }  // namespace
@@ -174,7 +208,7 @@ KernelPtr make_gather(const StepDesc& d) {
   // Moving elements is the same for all types of a size; what is computed with halves is computed
   // in f32.
   const Make make = part_of(d.op).make;
-  return computes(d.args, d.op) ? make_widened(d, make) : make(d);
+  return computes(d.args, d.op) ? make_widened(d, make, row_pieces(d)) : make(d);
 }
 
 bool accepts_gather(Op, int, const TensorRef&) {

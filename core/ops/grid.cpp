@@ -126,7 +126,7 @@ Work work_grid(const Graph& g, const Node& n) {
 KernelPtr make_grid(const StepDesc& d) {
   if (d.outputs[0].count() == 0 && d.outputs.size() == 1)
     return make_kernel([](const RunCtx&) {}, 0, true);
-  return make_widened(d, make_plain);
+  return make_widened(d, make_plain, Pieces::along(d, 0));
 }
 
 bool accepts_grid(Op, int, const TensorRef& physical) {

@@ -373,8 +373,11 @@ KernelPtr make_join(const StepDesc& d) {
       return make_view_scatter(d, Op::AsStrided);
     case Op::Flip:
       return make_flip(d);
-    case Op::UnfoldGrad:
-      return make_widened(d, make_unfold_grad);
+    case Op::UnfoldGrad: {
+      const auto rank = static_cast<int64_t>(d.outputs[0].shape.size());
+      const bool cut = rank > 0 && wrap_dim(d.args.integer(2), rank) != 0;
+      return make_widened(d, make_unfold_grad, cut ? Pieces::along(d, 0) : Pieces{});
+    }
     default:
       return make_pad(d);
   }

@@ -33,6 +33,9 @@ struct StepDesc {
   // The filter of a convolution is state that this program never writes: a packed form of it may be
   // kept.
   bool fixed_weights = false;
+  // The step is run for one piece after another in the same scratch: packed weights that lie there
+  // are good until state_written().
+  bool pieces = false;
   int host_index = -1;  // of a host call: which callback
 };
 
@@ -48,6 +51,8 @@ struct RunCtx {
   void* barrier_arg = nullptr;
   RunErrors* errors = nullptr;  // for fail_run()
   std::string_view where{};     // StepDesc::where of the step that runs
+  // Of a step at top level: runs work on a team of its own.
+  void (*fork_fn)(const RunCtx&, const std::function<void(const RunCtx&)>&) = nullptr;
 
   template <typename T>
   T* ptr(const TensorRef& t) const {
@@ -55,6 +60,14 @@ struct RunCtx {
   }
   void barrier() const {
     if (threads > 1) barrier_fn(barrier_arg);
+  }
+  // Runs `work` on all threads: on the team that runs the step, or on one made for it.
+  template <typename F>
+  void fork(F work) const {
+    if (fork_fn != nullptr)
+      fork_fn(*this, work);
+    else
+      work(*this);
   }
 };
 

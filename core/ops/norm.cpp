@@ -309,10 +309,29 @@ Work work_norm(const Graph& g, const Node& n) {
   return {WorkKind::kReduce, x.count() * (grad ? 12 : 8), x.bytes() * (grad ? 3 : 2)};
 }
 
+// Samples of a group norm, channels of a batch norm.
+Pieces norm_pieces(const StepDesc& d) {
+  const bool group = d.op == Op::GroupNorm || d.op == Op::GroupNormGrad;
+  Pieces p = Pieces::along(d, 0, group ? 1 : 16);
+  if (group) {
+    for (size_t arg : {1, 2, 4}) {  // scale and shift
+      const bool affine = (d.op == Op::GroupNorm) != (arg == 4);
+      if (affine && d.args.operand(arg) >= 0) p.inputs[d.args.operand(arg)] = Pieces::kWhole;
+    }
+    if (d.op == Op::GroupNormGrad)
+      for (size_t i = 1; i < p.outputs.size(); ++i) p.outputs[i] = Pieces::kSum;
+    return p;
+  }
+  p.inputs[d.args.operand(0)] = 1;
+  if (d.op == Op::BatchNormGrad) p.inputs[d.args.operand(1)] = 1;
+  p.outputs[0] = 1;
+  return p;
+}
+
 KernelPtr make_norm(const StepDesc& desc) {
   if (desc.op == Op::LayerNorm) return std::make_unique<LayerNormKernel>(desc);
   if (desc.op == Op::LayerNormGrad) return std::make_unique<LayerNormGradKernel>(desc);
-  return make_widened(desc, [](const StepDesc& d) -> KernelPtr {
+  auto make = [](const StepDesc& d) -> KernelPtr {
     for (const TensorRef& t : d.inputs)
       invariant(t.dtype == DType::F32, "{} kernel given {}", op_text(d.op), name_of(t.dtype));
     switch (d.op) {
@@ -322,7 +341,8 @@ KernelPtr make_norm(const StepDesc& desc) {
       default:
         return make_batch_norm(d);
     }
-  });
+  };
+  return make_widened(desc, make, norm_pieces(desc));
 }
 
 bool accepts_norm(Op op, int, const TensorRef& physical) {

@@ -345,7 +345,11 @@ Work work_pool(const Graph& g, const Node& n) {
 
 KernelPtr make_pool(const StepDesc& d) {
   const DType t = d.outputs[0].dtype;
-  if (t == DType::F16 || t == DType::BF16) return make_widened(d, make_pool);
+  if (t == DType::F16 || t == DType::BF16) {
+    Pieces pieces = Pieces::along(d, 0);
+    if (is_grad(d.op)) pieces.inputs[d.args.operand(1)] = Pieces::kUnread;
+    return make_widened(d, make_pool, pieces);
+  }
   user_check(is_float(t) || is_int(t), "[pool] no kernel for {} tensors ({})", name_of(t), d.where);
   return std::make_unique<PoolKernel>(d);
 }

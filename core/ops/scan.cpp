@@ -201,8 +201,11 @@ Work work_scan(const Graph& g, const Node& n) {
 }
 
 KernelPtr make_scan(const StepDesc& desc) {
-  return make_widened(
-      desc, [](const StepDesc& d) -> KernelPtr { return std::make_unique<ScanKernel>(d); });
+  auto make = [](const StepDesc& d) -> KernelPtr { return std::make_unique<ScanKernel>(d); };
+  const auto rank = static_cast<int64_t>(desc.outputs[0].shape.size());
+  if (rank < 2) return make_widened(desc, make);
+  const bool first = wrap_dim(desc.args.integer(1), rank) == 0;
+  return make_widened(desc, make, Pieces::along(desc, first ? 1 : 0, first ? 64 : 1));
 }
 
 bool accepts_scan(Op, int, const TensorRef&) {

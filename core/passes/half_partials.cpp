@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Products of f16 that accumulate in f16, where the user asked for it: the reduction is cut into
-// pieces, each computed in f32 and rounded, and the pieces are added in f16. Matrix products, and
-// convolutions over their input channels.
+// pieces, each computed in f32 and rounded, and the pieces are added in f16. Matrix products,
+// convolutions over the channels, and the gradients of their filters over the images.
 #include <algorithm>
+#include <optional>
 
 #include "passes/pass.h"
 
@@ -23,51 +24,66 @@ ValueId slice(Builder& b, ValueId v, size_t dim, int64_t begin, int64_t end) {
                 Arg::integer(1)});
 }
 
-// The sum over pieces of `size` long dims of both operands; `piece` makes the product of two.
-template <typename F>
-Values sum_of_pieces(Builder& b, const TensorType& type, int64_t size, int64_t step, F piece) {
-  step = std::max(step, (size + kMostPieces - 1) / kMostPieces);
-  if (size <= step) return {};
-  ValueId sum = kNoValue;
-  for (int64_t at = 0; at < size; at += step) {
-    const ValueId part = piece(at, std::min(at + step, size));
-    sum = sum == kNoValue ? part : b.add(Op::Add, {sum, part}, type);
+// What a product sums over: a dim of each operand, and how many of it make one piece.
+struct Reduced {
+  size_t left, right;
+  int64_t piece;
+};
+
+int64_t spatial_size(const Dims& shape) {
+  int64_t n = 1;
+  for (size_t d = 2; d < shape.size(); ++d) n *= shape[d];
+  return std::max<int64_t>(1, n);
+}
+
+std::optional<Reduced> reduced(const Graph& g, const Node& n) {
+  // As many as make a piece together with the window, or the image, of the operand.
+  auto with = [&](size_t arg) {
+    return std::max<int64_t>(1, kPiece / spatial_size(g.type(n.arg_value(arg)).shape));
+  };
+  switch (n.op) {
+    case Op::Mm:
+      return Reduced{1, 0, kPiece};
+    case Op::Bmm:
+      return Reduced{2, 1, kPiece};
+    case Op::Convolution:  // of groups, each sums over its own channels: they stay whole
+      if (n.args.integer(8) != 1) return std::nullopt;
+      return Reduced{1, n.args.boolean(6) ? 0u : 1u, with(1)};
+    case Op::ConvInputGrad:
+      if (n.args.integer(6) != 1) return std::nullopt;
+      return Reduced{1, 0, with(1)};
+    case Op::ConvWeightGrad:
+      return Reduced{0, 0, with(0)};
+    default:
+      return std::nullopt;
   }
-  return {sum};
 }
 
 Values visit(Node& n, Builder& b) {
   const Graph& g = b.graph();
   if (g.type(n.results[0]).dtype != DType::F16) return {};
+  const std::optional<Reduced> r = reduced(g, n);
+  if (!r) return {};
   const TensorType type = g.type(n.results[0]);
-  if (n.op == Op::Mm || n.op == Op::Bmm) {
-    const ValueId left = n.arg_value(0), right = n.arg_value(1);
-    const size_t rank = g.type(left).shape.size();
-    return sum_of_pieces(
-        b, type, g.type(left).shape[rank - 1], kPiece, [&](int64_t begin, int64_t end) {
-          return b.add(
-              n.op, {slice(b, left, rank - 1, begin, end), slice(b, right, rank - 2, begin, end)},
-              type);
-        });
-  }
-  // Operands are the arguments in order: input, filter and perhaps a bias.
-  if (n.op != Op::Convolution || n.args.boolean(6) || n.args.integer(8) != 1) return {};
-  const ValueId x = n.arg_value(0), w = n.arg_value(1);
-  const Dims shape = g.type(w).shape;
-  int64_t taps = 1;
-  for (size_t d = 2; d < shape.size(); ++d) taps *= shape[d];
-  const int64_t step = std::max<int64_t>(1, kPiece / std::max<int64_t>(1, taps));
-  return sum_of_pieces(b, type, shape[1], step, [&](int64_t begin, int64_t end) {
+  const int64_t size = g.type(n.arg_value(0)).shape[r->left];
+  const int64_t step = std::max(r->piece, (size + kMostPieces - 1) / kMostPieces);
+  if (size <= step) return {};
+  ValueId sum = kNoValue;
+  for (int64_t at = 0; at < size; at += step) {
+    const int64_t end = std::min(at + step, size);
+    // Operands are the arguments in order: two factors and perhaps a bias, which is added once.
     Values operands = n.operands;
     Args args = n.args;
-    operands[0] = slice(b, x, 1, begin, end);
-    operands[1] = slice(b, w, 1, begin, end);
-    if (begin > 0 && args.has(2)) {  // the bias is added once
+    operands[0] = slice(b, n.operands[0], r->left, at, end);
+    operands[1] = slice(b, n.operands[1], r->right, at, end);
+    if (at > 0 && operands.size() > 2) {
       operands.pop_back();
       args.list[2] = Arg::none();
     }
-    return b.add_node(n.op, operands, args, {type})[0];
-  });
+    const ValueId part = b.add_node(n.op, operands, args, {type})[0];
+    sum = sum == kNoValue ? part : b.add(Op::Add, {sum, part}, type);
+  }
+  return {sum};
 }
 
 }  // namespace

@@ -368,6 +368,18 @@ int Engine::team_size() const {
   return std::min(config_.threads, omp_get_thread_limit());
 }
 
+// What a step at top level does itself, before and after the library that opens its own region.
+static void fork_team(const RunCtx& ctx, const std::function<void(const RunCtx&)>& work) {
+#pragma omp parallel
+  {
+    RunCtx own = ctx;
+    own.thread = omp_get_thread_num();
+    own.threads = omp_get_num_threads();
+    own.fork_fn = nullptr;
+    work(own);
+  }
+}
+
 void Engine::run_section(const Loaded& loaded, const std::function<bool()>& poll) {
   for (const Stretch& s : loaded.stretches) {
     bool alone = team_ == 1;
@@ -380,6 +392,7 @@ void Engine::run_section(const Loaded& loaded, const std::function<bool()>& poll
       run_stretch(loaded, s, alone ? 1 : team_, poll);
     } else {
       RunCtx ctx{0, 1, bases_.data(), scratch_.data(), nullptr, nullptr, &errors_};
+      if (!alone) ctx.fork_fn = fork_team;
       auto start = std::chrono::steady_clock::now();
       loaded.steps[s.begin].kernel->run(ctx);
       if (profiling_) keep_best(loaded.steps[s.begin].best_us, start);

@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Options of the arithmetic: stochastic rounding, exceptions, the type of partial sums."""
 
+import copy
+
 import poptorch
 import pytest
 import torch
+import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
 HALF = torch.float16
@@ -83,7 +86,14 @@ def test_a_seed_gives_the_same_run_again_and_calls_differ(opts):
         lambda x, y: x @ y,
         lambda x, y: (x * y).sum(1),
         lambda x, y: torch.softmax(x + y, -1),
-        lambda x, y: torch.nn.functional.layer_norm(x, (64,)) * y,
+        lambda x, y: F.layer_norm(x, (64,)) * y,
+        lambda x, y: F.avg_pool1d(x, 3),
+        lambda x, y: F.adaptive_avg_pool1d(x, 20),
+        lambda x, y: F.interpolate(x[None], 100, mode="linear"),
+        lambda x, y: F.batch_norm(x, None, None, training=True),
+        lambda x, y: F.group_norm(x, 4),
+        lambda x, y: x.cumsum(1),
+        lambda x, y: x.index_add(0, torch.zeros(64, dtype=torch.int64), y),
     ],
 )
 def test_results_of_ops_are_rounded_at_random_without_bias(opts, function):
@@ -97,6 +107,17 @@ def test_results_of_ops_are_rounded_at_random_without_bias(opts, function):
     error = (runs.mean(0) - want).abs().mean()
     # The mean of many runs is nearer to the truth than rounding to nearest is.
     assert error < 0.5 * (nearest - want).abs().mean() + 1e-9
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+def test_recurrent_layers_are_rounded_at_random(opts, kind):
+    torch.manual_seed(0)
+    layer, x = kind(8, 16).half(), torch.randn(5, 4, 8).half()
+    model = poptorch.inferenceModel(layer, stochastic(opts))
+    runs = torch.stack([model(x)[0].double() for _ in range(32)])
+    want = kind.to(copy.deepcopy(layer), torch.float64)(x.double())[0]
+    assert runs.std(0).max() > 0
+    assert (runs.mean(0) - want).abs().mean() < (runs[0] - want).abs().mean()
 
 
 def test_small_updates_are_not_lost(opts):
@@ -200,7 +221,7 @@ def test_partials_in_float32_unless_asked(opts):
     [
         (torch.mm, [(5, 300), (300, 7)]),
         (torch.bmm, [(2, 5, 130), (2, 130, 7)]),
-        (torch.nn.functional.conv2d, [(2, 100, 6, 6), (8, 100, 3, 3), (8,)]),
+        (F.conv2d, [(2, 100, 6, 6), (8, 100, 3, 3), (8,)]),
     ],
 )
 def test_half_partials_round_between_pieces(opts, function, shapes):
@@ -213,6 +234,55 @@ def test_half_partials_round_between_pieces(opts, function, shapes):
     error = (got.double() - want).abs().mean()
     assert error > 1.2 * nearest  # more than one rounding happened
     torch.testing.assert_close(got.double(), want, rtol=2e-2, atol=2e-1)
+
+
+@pytest.mark.parametrize(
+    "layer, shape",
+    [
+        (nn.Conv2d(4, 100, 3, bias=False), (24, 4, 10, 10)),
+        (nn.ConvTranspose2d(100, 4, 3, bias=False), (24, 100, 8, 8)),
+        (nn.Linear(300, 300, bias=False), (200, 300)),
+    ],
+)
+def test_half_partials_round_in_gradients_too(opts, layer, shape):
+    class Grads(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = copy.deepcopy(layer)
+            self.x = nn.Parameter(torch.randn(shape))
+
+        def forward(self):
+            y = self.layer(self.x)
+            return poptorch.identity_loss((y * y).sum(), "sum")
+
+    torch.manual_seed(0)
+    made = Grads()
+    with torch.no_grad():
+        made.layer.weight *= 0.1
+    made.half()
+    exact = copy.deepcopy(made).double()
+    y = exact.layer(exact.x)
+    y.backward(2 * y.detach().half().double())
+
+    def gradients(partials):
+        chosen = opts.clone()
+        chosen.Precision.setPartialsType(partials)
+        model = copy.deepcopy(made)
+        before = [p.detach().clone().double() for p in model.parameters()]
+        step = poptorch.trainingModel(
+            model, chosen, poptorch.optim.SGD(model.parameters(), lr=64.0, momentum=0.0)
+        )
+        step()
+        step.copyWeightsToHost()
+        after = [p.detach().double() for p in model.parameters()]
+        return [(b - a) / 64 for b, a in zip(before, after, strict=True)]
+
+    def errors(partials):
+        pairs = zip(gradients(partials), exact.parameters(), strict=True)
+        return torch.tensor([(got - p.grad).abs().mean() for got, p in pairs])
+
+    full, half = errors(torch.float), errors(torch.half)
+    assert (half > 1.05 * full).all() and (half < 40 * full).all()
 
 
 def test_half_partials_leave_float32_alone(opts):

@@ -134,11 +134,21 @@ def _tensor_text(plain, tensor, *, tensor_contents=None):
     return plain(tensor, tensor_contents=tensor_contents)
 
 
+def _check_rnn_input(check, module, given, batch_sizes):
+    """Inputs and weights of float16 and float32 go together, by the rules of mixed operands."""
+    mixed = {given.dtype, module._flat_weights[0].dtype} == {torch.float16, torch.float32}
+    if mixed:
+        dtype = module._flat_weights[0].dtype
+        given = types.SimpleNamespace(dtype=dtype, dim=given.dim, size=given.size)
+    check(module, given, batch_sizes)
+
+
 @contextlib.contextmanager
 def patched_torch():
-    """While capturing: checkpoint runs plainly, RNNs decompose, tensors are printed without values,
-    neither distributions nor masks of transformers are looked at, and libraries see that a compiler
-    is at work, so that they put no tensor of the capture into their caches."""
+    """While capturing: checkpoint runs plainly, RNNs decompose and may mix types, tensors are
+    printed without values, neither distributions nor masks of transformers are looked at, and
+    libraries see that a compiler is at work, so that they put no tensor of the capture into their
+    caches."""
     saved_function = torch_checkpoint.CheckpointFunction
     saved_generator = torch_checkpoint._checkpoint_without_reentrant_generator
     distribution = torch.distributions.Distribution
@@ -152,10 +162,14 @@ def patched_torch():
     transformer._detect_is_causal_mask = functools.partial(_is_causal_mask, detect)
     text = torch._tensor_str._str
     torch._tensor_str._str = functools.partial(_tensor_text, text)
+    rnn = torch.nn.RNNBase
+    check = rnn.check_input
+    rnn.check_input = functools.partialmethod(functools.partial(_check_rnn_input, check))
     try:
         with torch.compiler._compile_session_context():
             yield
     finally:
+        rnn.check_input = check
         torch_checkpoint.CheckpointFunction = saved_function
         torch_checkpoint._checkpoint_without_reentrant_generator = saved_generator
         distribution._validate_args = validate

@@ -35,7 +35,8 @@ class Casting:
     Args:
         policy: a poptorch.autocasting.Policy, for what is in a region to cast.
         enabled: False: no region is cast.
-        half_wins: operands of both types become float16; else torch's own rules hold.
+        half_wins: operands of both types become float16; else they become float32, as in torch,
+            also where torch refuses them.
         float_statistics: running statistics that are in half precision on the host are in float32
             in the program.
     """
@@ -75,8 +76,6 @@ class Casting:
         if "out" in kwargs or (not norm and _KEEP.match(name)):
             return args, kwargs
         rule = self._rule(name)
-        if rule is None:
-            return args, kwargs
         if norm:
             if rule not in ("fp16", "fp32"):
                 return args, kwargs
@@ -84,11 +83,14 @@ class Casting:
             if args:
                 return (changed(args[0]), *args[1:]), kwargs
             return args, {**kwargs, "input": changed(kwargs["input"])}
-        kinds = set()
+        floats = []
         for value in (*args, *kwargs.values()):
             for t in value if isinstance(value, list | tuple) else (value,):
                 if isinstance(t, torch.Tensor) and t.dtype in _CAST:
-                    kinds.add(t.dtype)
+                    floats.append(t)
+        if rule == "promote":  # in torch a number does not widen a tensor
+            floats = [t for t in floats if t.dim()] or floats
+        kinds = {t.dtype for t in floats}
         target = _target(rule)
         if not kinds - {target} or (len(kinds) < 2 and rule in ("promote", "demote")):
             return args, kwargs
@@ -105,7 +107,7 @@ class Casting:
             for known in (name, *_PARTS.get(name, ())):
                 if known in self._functions:
                     return self._functions[known]
-        return "demote" if self.half_wins else None
+        return "demote" if self.half_wins else "promote"
 
 
 def _target(rule):

@@ -2,9 +2,12 @@
 // See checked.h.
 #include "ops/checked.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <initializer_list>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -16,7 +19,7 @@
 namespace tessera {
 namespace {
 
-constexpr int kNan = 1, kInf = 2;
+constexpr int kNan = 1, kInf = 2, kInfDivisor = 4;
 
 int kind_of(double v) {
   return std::isnan(v) ? kNan : std::isinf(v) ? kInf : 0;
@@ -44,16 +47,15 @@ int scan(const RunCtx& c, const TensorRef& t) {
   return found;
 }
 
-// The ops of a fused region, or the step's own.
-std::string ops_of(const StepDesc& d) {
-  std::string text = d.op == Op::Fused ? "" : std::string(op_text(d.op));
-  for (size_t at = d.body.find(" = "); at != std::string::npos; at = d.body.find(" = ", at + 1)) {
-    const size_t open = d.body.find('(', at);
-    if (open == std::string::npos) break;
-    const std::string name = d.body.substr(at + 3, open - at - 3);
-    if (text.find(name) == std::string::npos) text += (text.empty() ? "" : ", ") + name;
-  }
-  return text;
+// The op of a region that holds one, or the step's own.
+std::string op_of(const StepDesc& d) {
+  const size_t at = d.op == Op::Fused ? d.body.find(" = ") : std::string::npos;
+  if (at == std::string::npos) return std::string(op_text(d.op));
+  return d.body.substr(at + 3, d.body.find('(', at) - at - 3);
+}
+
+bool is_one_of(const std::string& op, std::initializer_list<std::string_view> names) {
+  return std::find(names.begin(), names.end(), op) != names.end();
 }
 
 bool has_infinite_literal(const StepDesc& d) {
@@ -68,8 +70,10 @@ class CheckedKernel final : public Kernel {
       : inner_(std::move(kernel)),
         inputs_(d.inputs),
         outputs_(d.outputs),
-        ops_(ops_of(d)),
-        infinite_(has_infinite_literal(d)) {}
+        op_(op_of(d)),
+        infinite_(has_infinite_literal(d)),
+        compares_(is_one_of(op_, {"lt", "le", "gt", "ge"})),
+        divides_(is_one_of(op_, {"div", "reciprocal"})) {}
 
   int64_t scratch_bytes(int threads) const override { return inner_->scratch_bytes(threads); }
   bool single_thread() const override { return inner_->single_thread(); }
@@ -80,7 +84,11 @@ class CheckedKernel final : public Kernel {
   void run(const RunCtx& ctx) const override {
     int before = infinite_ ? kInf : 0, after = 0;
     for (const TensorRef& t : inputs_)
-      if (is_float(t.dtype)) before |= scan(ctx, t);
+      if (is_float(t.dtype)) {
+        const int found = scan(ctx, t);
+        before |= found;
+        if (divides_ && &t == &inputs_.back() && (found & kInf) != 0) before |= kInfDivisor;
+      }
     seen_.fetch_or(before, std::memory_order_relaxed);
     ctx.barrier();  // the operands may be written over
     before = seen_.load(std::memory_order_relaxed);
@@ -89,17 +97,21 @@ class CheckedKernel final : public Kernel {
     if (ctx.thread == 0) seen_.store(0, std::memory_order_relaxed);
     for (const TensorRef& t : outputs_)
       if (is_float(t.dtype)) after |= scan(ctx, t);
-    if ((after & kNan) != 0 && (before & kNan) == 0)
-      fail_run(ctx, "[{}] floating point exception: the result is not a number", ops_);
+    if (compares_ && (before & kNan) != 0)
+      fail_run(ctx, "[{}] floating point exception: comparison with not a number", op_);
+    else if ((before & kInfDivisor) != 0)
+      fail_run(ctx, "[{}] floating point exception: division by infinity", op_);
+    else if ((after & kNan) != 0 && (before & kNan) == 0)
+      fail_run(ctx, "[{}] floating point exception: the result is not a number", op_);
     else if ((after & kInf) != 0 && before == 0)
-      fail_run(ctx, "[{}] floating point exception: overflow or division by zero", ops_);
+      fail_run(ctx, "[{}] floating point exception: overflow or division by zero", op_);
   }
 
  private:
   KernelPtr inner_;
   std::vector<TensorRef> inputs_, outputs_;
-  std::string ops_;
-  bool infinite_;
+  std::string op_;
+  bool infinite_, compares_, divides_;
   mutable std::atomic<int> seen_ = 0;
 };
 
@@ -107,6 +119,7 @@ class CheckedKernel final : public Kernel {
 
 KernelPtr make_checked(const StepDesc& desc, KernelPtr kernel) {
   bool any = false;
+  for (const TensorRef& t : desc.inputs) any = any || is_float(t.dtype);
   for (const TensorRef& t : desc.outputs) any = any || is_float(t.dtype);
   return any ? std::make_unique<CheckedKernel>(desc, std::move(kernel)) : std::move(kernel);
 }

@@ -61,8 +61,8 @@ class Fuser {
     }
   }
 
-  bool run() {
-    for (int i = 0; i < count(); ++i) {
+  bool run(bool one_by_one) {
+    for (int i = 0; i < count() && !one_by_one; ++i) {
       const Node& n = g_.nodes[i];
       if (!units_[unit_of_[i]].fusible) continue;
       for (ValueId v : n.operands)
@@ -71,7 +71,8 @@ class Fuser {
       for (ValueId v : n.operands) readers_[v].push_back(i);
     }
     uses_ = use_counts(g_);
-    for (int i = count(); i-- > 0;) repeat_if_cheap(i);  // readers first: they bring new readers
+    for (int i = count(); i-- > 0 && !one_by_one;)
+      repeat_if_cheap(i);  // readers first: they bring new readers
     return rebuild();
   }
 
@@ -325,7 +326,7 @@ class Fuser {
 
 bool fuse_pointwise(Graph& g, const PassContext& ctx) {
   dce(g, ctx);
-  return Fuser(g).run();
+  return Fuser(g).run(ctx.one_by_one);
 }
 
 }  // namespace tessera

@@ -23,6 +23,7 @@ struct PassContext {
   std::map<std::string, int64_t> groups = {};
   bool stochastic_rounding = false;
   bool half_partials = false;  // products of f16 accumulate in f16
+  bool one_by_one = false;     // every pointwise op is a step of its own
 };
 
 using PassFn = bool (*)(Graph&, const PassContext&);

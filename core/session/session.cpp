@@ -119,10 +119,13 @@ Session::Session(const std::string& text, const CompileOptions& options,
     ctx.groups[p.name] = options.run.replicas / p.group_size;
   ctx.stochastic_rounding = options.stochastic_rounding;
   ctx.half_partials = options.half_partials;
+  // A bad number in the middle of a region could vanish again, as in 1 / exp(1000).
+  ctx.one_by_one = options.run.check_floats;
   Dumper dumper;
   dumper.write("import", *graph);
   PassRunner runner;
   runner.disabled = split_commas(env::disable_passes());
+  if (ctx.one_by_one) runner.disabled.push_back("fuse-epilogue");
   runner.dump = [&](const std::string& name, const Graph& g) { dumper.write("after_" + name, g); };
   runner.progress = [&](double f) { report(5 + 30 * f); };
   update = split_update(*graph, ctx);

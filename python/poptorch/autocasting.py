@@ -99,7 +99,7 @@ class Policy:
         casting was enabled for it and by the options."""
         on = layer.__dict__.get("_poptorch_autocast") and options.Precision.autocast_enabled
         for dtype, items in ((torch.float16, self.fp16), (torch.float32, self.fp32)):
-            if on and type(layer) in items:
+            if on and isinstance(layer, tuple(i for i in items if isinstance(i, type))):
                 for parameter in layer.parameters(recurse=False):
                     if parameter.is_floating_point():
                         parameter.data = parameter.data.to(dtype)

@@ -139,6 +139,86 @@ def test_policy_of_functions(opts):
     assert got == [HALF, HALF, HALF, FULL, FULL, FULL, FULL, HALF, HALF, HALF]
 
 
+FUNCTIONS = {
+    F.relu: lambda x: torch.relu(x),
+    F.conv2d: lambda x: F.conv2d(x, torch.ones(2, 1, 1, 1)),
+    F.linear: lambda x: F.linear(x, torch.ones(2, 8)),
+    F.softmax: lambda x: x.softmax(-1),
+    F.gelu: F.gelu,
+    F.layer_norm: lambda x: F.layer_norm(x, (8,)),
+    F.batch_norm: lambda x: F.batch_norm(x, None, None, training=True),
+    F.group_norm: lambda x: F.group_norm(x, 1),
+    F.cross_entropy: lambda x: F.cross_entropy(x[:, 0, 0], torch.tensor([0, 1])),
+    F.mse_loss: lambda x: F.mse_loss(x, -x),
+    F.max_pool2d: lambda x: F.max_pool2d(x, 2),
+    F.avg_pool2d: lambda x: F.avg_pool2d(x, 2),
+    F.interpolate: lambda x: F.interpolate(x, 4),
+    F.dropout: F.dropout,
+    F.normalize: F.normalize,
+    F.embedding: lambda x: F.embedding(torch.tensor([0]), x[0, 0]),
+    F.scaled_dot_product_attention: lambda x: F.scaled_dot_product_attention(x, x, x),
+    torch.einsum: lambda x: torch.einsum("abcd,abcd->a", x, x),
+    torch.add: lambda x: 1 + x,
+    torch.sum: lambda x: x.sum(),
+}
+
+
+@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda f: f.__name__)
+def test_policy_of_any_function(opts, function):
+    class Model(nn.Module):
+        def forward(self, x):
+            return FUNCTIONS[function](x), torch.square(x)
+
+    opts.Precision.autocastPolicy(Policy(fp16=[function]))
+    assert types(Model().autocast(), opts) == [HALF, FULL]
+    opts = opts.clone()
+    opts.Precision.autocastPolicy(Policy(fp32=[function]))
+    assert types(Model().autocast(), opts, X.half()) == [FULL, HALF]
+
+
+def test_a_class_in_a_policy_stands_for_those_made_from_it(opts):
+    class Mine(nn.Conv2d):
+        pass
+
+    class Outer(nn.Sequential):
+        def forward(self, x):
+            return super().forward(x), torch.square(x)
+
+    model = nn.Sequential(Outer(Mine(1, 2, 1), nn.Softmax(1))).autocast()
+    opts.Precision.autocastPolicy(Policy(fp16=[nn.Conv2d]))
+    assert types(model, opts) == [HALF, FULL]
+    # A module within a named one follows it, unless it is named too.
+    opts = opts.clone()
+    opts.Precision.autocastPolicy(Policy(fp16=[Outer], fp32=[nn.Softmax]))
+    assert types(model, opts) == [FULL, HALF]
+
+
+def test_a_decorator_counts_for_the_layers_within(opts):
+    class Inner(nn.Module):
+        def __init__(self, enabled):
+            super().__init__()
+            self.fc = nn.Linear(8, 8)
+            self.run = poptorch.autocast(enabled=enabled)(self.fc.__call__)
+
+        def forward(self, x):
+            return self.run(x)
+
+    class Outer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.on, self.off, self.fc = Inner(True), Inner(False), nn.Linear(8, 8)
+
+        def forward(self, x):
+            return self.on(x), self.off(x), self.fc(x)
+
+    assert types(Outer(), opts) == [HALF, FULL, FULL]
+    model = Outer().autocast()
+    assert types(model, opts) == [HALF, FULL, HALF]
+    model.off.fc.autocast(False)
+    model.on.fc.autocast(False)  # what a layer is told by itself counts most
+    assert types(model, opts) == [FULL, FULL, HALF]
+
+
 def test_policy_of_modules(opts):
     opts.Precision.autocastPolicy(Policy(fp16=[nn.Conv2d, nn.ReLU], fp32=[nn.Linear]))
     assert types(Net().autocast(), opts) == [HALF, HALF, HALF, FULL]

@@ -81,7 +81,7 @@ LAYERS = {
     "stack": (lambda x, y: torch.stack([x, y]), None, H, SAME),
     "scatter_add": (lambda x, y: x.scatter_add(0, torch.zeros_like(y).long(), y), None, H, SAME),
     "index_put": (lambda x, y: torch.index_put(x, (torch.tensor([3]),), y), None, H, SAME[:1]),
-    "power": (lambda x, y: (x.abs() + 1) ** y, None, H, SAME),
+    "power": (lambda x, y: x.abs().clamp(min=0.5) ** y, None, H, SAME),
     "binary cross entropy": (
         F.binary_cross_entropy_with_logits,
         None,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of the arithmetic: stochastic rounding, exceptions, the type of partial sums."""
+"""Options of the arithmetic: stochastic rounding and the type of partial sums."""
 
 import copy
 
@@ -139,66 +139,6 @@ def test_small_updates_are_not_lost(opts):
 
     assert trained(opts.clone()) == 1.0  # an update is a tenth of the last place
     assert trained(stochastic(opts.clone())) == pytest.approx(1 - 20e-4, abs=2e-4)
-
-
-# Exceptions ---------------------------------------------------------------------------------------
-
-
-def checked(opts):
-    opts.Precision.enableFloatingPointExceptions(True)
-    return opts
-
-
-@pytest.mark.parametrize(
-    "function, op, what",
-    [
-        (lambda x: x / (x - x), "div", "not a number|division by zero"),
-        (lambda x: torch.log(x - 2), "log", "not a number"),
-        (lambda x: torch.sqrt(-x), "sqrt", "not a number"),
-        (lambda x: torch.exp(x * 1000), "exp", "overflow"),
-        (lambda x: (x * 30000).half() @ (x * 30000).half().t(), "mm", "overflow"),
-        (lambda x: torch.reciprocal(x - x), "reciprocal", "division by zero"),
-        (lambda x: torch.linalg.vector_norm(x * 3e38), "", "overflow"),
-    ],
-)
-def test_a_run_that_makes_a_bad_number_fails(opts, function, op, what):
-    model = poptorch.inferenceModel(Run(function), checked(opts))
-    with pytest.raises(poptorch.Error, match=f"floating point exception.*({what})") as caught:
-        model(torch.ones(4, 4))
-    assert op in str(caught.value) and "test_rounding.py" in str(caught.value)
-
-
-def test_good_numbers_and_given_ones_pass(opts):
-    class Masked(nn.Module):
-        def forward(self, x, mask):
-            return torch.softmax(x.masked_fill(mask, float("-inf")), -1), x * 2
-
-    x = torch.randn(4, 4)
-    mask = torch.eye(4, dtype=torch.bool)
-    model = poptorch.inferenceModel(Masked(), checked(opts))
-    torch.testing.assert_close(model(x, mask), Masked()(x, mask))
-    x[0, 0] = torch.nan  # a NaN that was given is made by no op
-    assert model(x, mask)[1].isnan().sum() == 1
-
-
-def test_without_the_option_bad_numbers_are_results(opts):
-    assert poptorch.inferenceModel(Run(torch.log), opts)(-torch.ones(2)).isnan().all()
-
-
-def test_weights_stay_when_training_fails(opts):
-    class Loss(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.w = nn.Parameter(torch.ones(4, 4))
-
-        def forward(self, x):
-            return poptorch.identity_loss(torch.log(x @ self.w), "sum")
-
-    model = Loss()
-    step = poptorch.trainingModel(model, checked(opts), poptorch.optim.SGD(model.parameters(), 0.1))
-    with pytest.raises(poptorch.Error, match="floating point exception"):
-        step(-torch.ones(4, 4))
-    assert torch.equal(step.w.detach(), torch.ones(4, 4))
 
 
 # Partial sums -------------------------------------------------------------------------------------

@@ -52,18 +52,26 @@ class Casting:
                 else:
                     self._functions[item.__name__] = rule
         self._enabled = enabled
-        #: Per region around the call: False, True, or the rule of a module that the policy names.
-        self._regions = [False]
+        #: Per region around the call: what the module around it was told, and False, True, or the
+        #: rule of a module that the policy names.
+        self._regions = [(None, False)]
 
     def enter(self, enabled):
-        """Begins a region; None is as the one around it."""
-        self._regions.append(self._regions[-1] if enabled is None else enabled and self._enabled)
+        """Begins a region of a function."""
+        self._regions.append((self._regions[-1][0], bool(enabled) and self._enabled))
 
     def enter_module(self, module):
         """Begins the region that a module is by its own or its policy's word."""
-        self.enter(module.__dict__.get("_poptorch_autocast"))
-        if self._regions[-1] is True:
-            self._regions[-1] = self._modules.get(type(module), True)
+        around, region = self._regions[-1]
+        told = module.__dict__.get("_poptorch_autocast")
+        if told is None:
+            told = around
+        elif told != around:  # else it was told with the module around it, and a block counts more
+            region = told and self._enabled
+        if region:
+            rules = (self._modules.get(c) for c in type(module).__mro__)
+            region = next(filter(None, rules), region)
+        self._regions.append((told, region))
 
     def leave(self):
         """Ends the last region."""
@@ -73,7 +81,7 @@ class Casting:
         """The arguments of a call in the types that it is to have."""
         name = getattr(func, "__name__", "")
         norm = func in NORMS
-        if "out" in kwargs or (not norm and _KEEP.match(name)):
+        if kwargs.get("out") is not None or (not norm and _KEEP.match(name)):
             return args, kwargs
         rule = self._rule(name)
         if norm:
@@ -98,7 +106,7 @@ class Casting:
         return tuple(map(changed, args)), {k: changed(v) for k, v in kwargs.items()}
 
     def _rule(self, name):
-        region = self._regions[-1]
+        region = self._regions[-1][1]
         if region and region is not True:
             return region
         if region:

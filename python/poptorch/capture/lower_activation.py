@@ -38,9 +38,14 @@ def _(w, n, grad, x, slope, is_result):
     return w.where(x > 0, grad, grad * slope)
 
 
+def _below(w, x):
+    """What is left of x where it counts: the other branch must not overflow."""
+    return w.pointwise("minimum", x, 0.0)
+
+
 @lower("elu")
 def _(w, n, x, alpha, scale, input_scale):
-    return w.where(x > 0, x * scale, (x * input_scale).expm1() * (alpha * scale))
+    return w.where(x > 0, x * scale, (_below(w, x) * input_scale).expm1() * (alpha * scale))
 
 
 @lower("elu_backward")
@@ -48,13 +53,13 @@ def _(w, n, grad, alpha, scale, input_scale, is_result, x):
     if is_result:
         below = grad * input_scale * (x + alpha * scale)
     else:
-        below = grad * (input_scale * alpha * scale) * (x * input_scale).exp()
+        below = grad * (input_scale * alpha * scale) * (_below(w, x) * input_scale).exp()
     return w.where(x <= 0, below, grad * scale)
 
 
 @lower("celu")
 def _(w, n, x, alpha):
-    return w.where(x > 0, x, (x * (1.0 / alpha)).expm1() * alpha)
+    return w.where(x > 0, x, (_below(w, x) * (1.0 / alpha)).expm1() * alpha)
 
 
 @lower("hardtanh")
@@ -91,8 +96,7 @@ def _(w, n, grad, x):
 
 @lower("softplus")
 def _(w, n, x, beta, threshold):
-    scaled = x * beta
-    return w.where(scaled > threshold, x, scaled.exp().log1p() * (1.0 / beta))
+    return w.pointwise("softplus", x, float(beta), float(threshold))
 
 
 @lower("softplus_backward")
@@ -116,18 +120,14 @@ def _(w, n, grad, x, lambd):
     return w.where((x >= -lambd) & (x <= lambd), 0.0, grad)
 
 
-def _softplus1(w, x):
-    return w.where(x > 20.0, x, x.exp().log1p())
-
-
 @lower("mish")
 def _(w, n, x):
-    return x * _softplus1(w, x).tanh()
+    return x * w.pointwise("softplus", x, 1.0, 20.0).tanh()
 
 
 @lower("mish_backward")
 def _(w, n, grad, x):
-    t = _softplus1(w, x).tanh()
+    t = w.pointwise("softplus", x, 1.0, 20.0).tanh()
     return grad * (t + x * x.sigmoid() * (1.0 - t * t))
 
 

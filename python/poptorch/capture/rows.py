@@ -12,7 +12,7 @@ _FLOAT = (
     "copysign div hypot reciprocal rsqrt sqrt acos acosh asin asinh atan atan2 atanh cos cosh erf "
     "erfc exp exp2 expm1 log log10 log1p log2 logaddexp sin sinh tan tanh xlogy gelu gelu_backward "
     "gelu_tanh gelu_tanh_backward sigmoid sigmoid_backward silu silu_backward tanh_backward "
-    "digamma erfinv i0 igamma igammac lgamma polygamma special_airy_ai special_bessel_j0 "
+    "softplus digamma erfinv i0 igamma igammac lgamma polygamma special_airy_ai special_bessel_j0 "
     "special_bessel_j1 special_bessel_y0 special_bessel_y1 special_chebyshev_polynomial_t "
     "special_chebyshev_polynomial_u special_chebyshev_polynomial_v special_chebyshev_polynomial_w "
     "special_erfcx special_hermite_polynomial_h special_hermite_polynomial_he special_i0e "

@@ -31,6 +31,16 @@ struct SampleSteps {
   }
 };
 
+// One element of f32, f16 or bf16.
+float value_at(const RunCtx& c, const TensorRef& t, int64_t i) {
+  float v;
+  widen_row(c.ptr<std::byte>(t) + i * size_of(t.dtype), t.dtype, 1, &v, 1);
+  return v;
+}
+void put_at(const RunCtx& c, const TensorRef& t, int64_t i, float v) {
+  narrow_row(&v, c.ptr<std::byte>(t) + i * size_of(t.dtype), t.dtype, 1, 1);
+}
+
 struct NllArgs {
   TensorRef logp, target, weight;
   bool has_weight = false;
@@ -67,7 +77,7 @@ struct NllArgs {
     return -1;
   }
   float weight_of(const RunCtx& c, int64_t t) const {
-    return has_weight ? c.ptr<const float>(weight)[t * weight.strides[0]] : 1.0f;
+    return has_weight ? value_at(c, weight, t * weight.strides[0]) : 1.0f;
   }
 };
 
@@ -96,9 +106,9 @@ class NllLossKernel final : public Kernel {
     }
     const bool each = a_.reduction == kNone;
     if (!each)
-      *c.ptr<float>(loss_) =
-          static_cast<float>(a_.reduction == kMean ? all.loss / all.weight : all.loss);
-    *c.ptr<float>(total_) = each ? 0.0f : static_cast<float>(all.weight);
+      put_at(c, loss_, 0,
+             static_cast<float>(a_.reduction == kMean ? all.loss / all.weight : all.loss));
+    put_at(c, total_, 0, each ? 0.0f : static_cast<float>(all.weight));
   }
 
  private:
@@ -109,14 +119,13 @@ class NllLossKernel final : public Kernel {
   int64_t blocks() const { return (a_.samples + kBlock - 1) / kBlock; }
 
   Sums block(const RunCtx& c, int64_t begin, int64_t end) const {
-    const float* x = c.ptr<const float>(a_.logp);
-    float* loss = c.ptr<float>(loss_);
     Sums out;
     for (int64_t i = begin; i < end; ++i) {
       const int64_t t = a_.class_of_sample(c, i);
       const float w = t < 0 ? 0.0f : a_.weight_of(c, t);
-      const float term = t < 0 ? 0.0f : -w * x[a_.logp_at.at(i, a_.positions) + t * a_.class_step];
-      if (a_.reduction == kNone) loss[loss_at_.at(i, a_.positions)] = term;
+      const int64_t at = a_.logp_at.at(i, a_.positions) + t * a_.class_step;
+      const float term = t < 0 ? 0.0f : -w * value_at(c, a_.logp, at);
+      if (a_.reduction == kNone) put_at(c, loss_, loss_at_.at(i, a_.positions), term);
       out.loss += term;
       out.weight += w;
     }
@@ -141,24 +150,23 @@ class NllLossGradKernel final : public Kernel {
   bool may_fail() const override { return true; }
 
   void run(const RunCtx& c) const override {
-    const int64_t col = out_.strides[out_.shape.size() == 1 ? 0 : 1];
+    const int64_t col = out_.strides[out_.shape.size() == 1 ? 0 : 1], size = size_of(out_.dtype);
     const auto [begin, end] = thread_range(c, a_.samples);
     std::byte* out = c.ptr<std::byte>(out_);
     if (col == 1 && a_.positions == 1) {  // each thread has rows of its own
       if (begin < end)
-        kernels::zero_bytes(out + begin * out_at_.batch * 4, (end - begin) * a_.classes * 4);
+        kernels::zero_bytes(out + begin * out_at_.batch * size, (end - begin) * a_.classes * size);
     } else {
-      const auto [b, e] = thread_range(c, out_.count(), 16);
-      kernels::zero_bytes(out + b * 4, (e - b) * 4);
+      const auto [b, e] = thread_range(c, out_.count(), 32);
+      kernels::zero_bytes(out + b * size, (e - b) * size);
       c.barrier();
     }
-    const float* g = c.ptr<const float>(grad_);
-    const float scale = a_.reduction == kMean ? *c.ptr<const float>(total_) : 1.0f;
+    const float scale = a_.reduction == kMean ? value_at(c, total_, 0) : 1.0f;
     for (int64_t i = begin; i < end; ++i) {
       const int64_t t = a_.class_of_sample(c, i);
       if (t < 0) continue;
-      c.ptr<float>(out_)[out_at_.at(i, a_.positions) + t * col] =
-          -a_.weight_of(c, t) * g[grad_at_.at(i, a_.positions)] / scale;
+      const float g = value_at(c, grad_, grad_at_.at(i, a_.positions));
+      put_at(c, out_, out_at_.at(i, a_.positions) + t * col, -a_.weight_of(c, t) * g / scale);
     }
   }
 
@@ -201,13 +209,10 @@ Work work_loss(const Graph& g, const Node& n) {
   return {WorkKind::kGather, x.count(), x.bytes()};
 }
 
-KernelPtr make_loss(const StepDesc& desc) {
-  return make_widened(desc, [](const StepDesc& d) -> KernelPtr {
-    invariant(d.outputs[0].dtype == DType::F32, "{} kernel cannot give {}", op_text(d.op),
-              name_of(d.outputs[0].dtype));
-    if (d.op == Op::NllLoss) return std::make_unique<NllLossKernel>(d);
-    return std::make_unique<NllLossGradKernel>(d);
-  });
+KernelPtr make_loss(const StepDesc& d) {
+  invariant(d.outputs[0].dtype != DType::F64, "{} kernel cannot give f64", op_text(d.op));
+  if (d.op == Op::NllLoss) return std::make_unique<NllLossKernel>(d);
+  return std::make_unique<NllLossGradKernel>(d);
 }
 
 bool accepts_loss(Op, int, const TensorRef&) {

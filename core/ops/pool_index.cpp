@@ -177,7 +177,7 @@ Work work_pool_index(const Graph& g, const Node& n) {
 
 KernelPtr make_pool_index(const StepDesc& d) {
   if (d.outputs[0].count() == 0) return make_kernel([](const RunCtx&) {}, 0, true);
-  if (d.op == Op::PoolIndexAdd) return make_widened(d, make_add);
+  if (d.op == Op::PoolIndexAdd) return make_widened(d, make_add, Pieces::along(d, 0));
   if (d.op == Op::FractionalMaxPool) return std::make_unique<FractionalKernel>(d);
   switch (size_of(d.outputs[0].dtype)) {
     case 1:

@@ -162,12 +162,29 @@ Work work_recurrent(const Graph& g, const Node& n) {
   return w;
 }
 
+// Sequences are converted step by step; states and weights are small.
+Pieces sequences(const StepDesc& d) {
+  Pieces p = Pieces::along(d, Pieces::kWhole);
+  auto own = [](const TensorRef& t, int& dim) {
+    const bool packed = t.shape.size() == 2;
+    if (packed ? t.contiguous() : t.strides[2] == 1) dim = Pieces::kOwn;
+  };
+  const RecurrentArgs at = recurrent_args(d.op);
+  for (size_t arg : {size_t{0}, at.rows}) {
+    const int i = d.args.operand(arg);
+    if (i >= 0) own(d.inputs[i], p.inputs[i]);
+  }
+  own(d.outputs[0], p.outputs[0]);
+  if (d.op == Op::GruLayerGrad) own(d.outputs[2], p.outputs[2]);
+  if (d.op == Op::LstmLayerGrad && d.outputs[3].count() > 0) own(d.outputs[3], p.outputs[3]);
+  return p;
+}
+
 KernelPtr make_recurrent(const StepDesc& desc) {
-  return make_widened(desc, [](const StepDesc& d) {
-    for (const TensorRef& t : d.inputs)
-      invariant(t.dtype == DType::F32, "{} kernel given {}", op_text(d.op), name_of(t.dtype));
+  auto make = [](const StepDesc& d) {
     return is_grad(d.op) ? make_recurrent_backward(d) : make_recurrent_forward(d);
-  });
+  };
+  return make_widened(desc, make, sequences(desc));
 }
 
 bool accepts_recurrent(Op, int index, const TensorRef& physical) {

@@ -15,22 +15,20 @@ class BackwardKernel final : public Kernel {
       const int i = d.args.operand(arg);
       return i < 0 ? TensorRef{} : d.inputs[i];
     };
-    has_gy_ = d.args.has(0), gy_ = input(0);
+    has_gy_ = d.args.has(0);
     has_ghn_ = d.args.has(1), ghn_ = input(1);
     lstm_ = l_.cell == kernels::Cell::kLstm, gru_ = l_.cell == kernels::Cell::kGru;
     w_hh_ = input(at.w_hh);
-    dx_ = d.outputs[0], dh_ = d.outputs[1];
+    dh_ = d.outputs[1];
     if (lstm_) {
       has_gcn_ = d.args.has(2), gcn_ = input(2);
       has_start_ = d.args.has(3), start_ = input(3);
       if (l_.projected) w_hr_ = input(at.w_hr);
       cells_ = input(6), gates_ = input(7);
-      states_ = cells_, states_row_ = l_.hidden;
-      dc_ = d.outputs[2], dproj_ = d.outputs[3];
-    } else {
-      states_ = input(2), states_row_ = l_.width;
-      gates_ = gru_ ? input(5) : states_;
-      if (gru_) has_start_ = d.args.has(3), start_ = input(3), dproduct_ = d.outputs[2];
+      dc_ = d.outputs[2];
+    } else if (gru_) {
+      gates_ = input(5);
+      has_start_ = d.args.has(3), start_ = input(3);
     }
     wide_ = l_.gates() * l_.hidden;
     gates_row_ = l_.gates() > 1 ? 4 * l_.hidden : l_.width;
@@ -42,6 +40,17 @@ class BackwardKernel final : public Kernel {
       floats_ += (n + 15) / 16 * 16;
       return at_now;
     };
+    auto rows = [&](const TensorRef& t, int64_t width) {
+      StepRows r{t, -1, width};
+      if (r.half()) r.at = take(l_.batch * width);
+      return r;
+    };
+    gy_ = rows(input(0), l_.width);
+    dx_ = rows(d.outputs[0], wide_);
+    if (l_.projected) dproj_ = rows(d.outputs[3], l_.width);
+    if (gru_) dproduct_ = rows(d.outputs[2], wide_);
+    states_ = rows(lstm_ ? cells_ : input(2), lstm_ ? l_.hidden : l_.width);
+    if (!lstm_ && !gru_) outputs_ = rows(input(2), l_.width);
     packed_at_ = take(state_weights_.floats());
     copy_at_ = take(2 * l_.batch * ld_);
     if (l_.projected) {
@@ -84,13 +93,6 @@ class BackwardKernel final : public Kernel {
   float* copy_of(const RunCtx& c, int64_t k, int64_t row) const {
     return scratch(c, copy_at_) + ((k & 1) * l_.batch + row) * ld_;
   }
-  const float* gy_at(const RunCtx& c, int64_t t, int64_t row) const {
-    const float* gy = c.ptr<float>(gy_);
-    if (gy_.shape.size() == 2) return gy + (l_.first[t] + row) * gy_.strides[0];
-    return gy + t * gy_.strides[0] + row * gy_.strides[1];
-  }
-  int64_t gy_row() const { return gy_.strides[gy_.strides.size() - 2]; }
-
   void pack(const RunCtx& c, const Part& part, bool by_rows) const {
     const int64_t tile = PackedWeights::tile();
     auto outs = by_rows ? thread_range(c, l_.width, tile) : std::pair(part.out0, part.out1);
@@ -118,18 +120,19 @@ class BackwardKernel final : public Kernel {
   // What flows into the projected output of step k, from outside and from the next step.
   void output_gradient(const RunCtx& c, const Part& part, int64_t k) const {
     const int64_t t = l_.time(k), end = std::min(part.row1, l_.sizes[t]);
+    if (has_gy_) gy_.load(c, l_, t, part.row0, end, part.out0, part.out1);
     for (int64_t r = part.row0; r < end; ++r) {
       const float* dh = c.ptr<float>(dh_) + r * l_.width;
-      const float* gy = has_gy_ ? gy_at(c, t, r) : nullptr;
-      float* to = c.ptr<float>(dproj_) + (l_.first[t] + r) * l_.width;
+      const float* gy = has_gy_ ? gy_.row(c, l_, t, r) : nullptr;
+      float* to = dproj_.row(c, l_, t, r);
       for (int64_t i = part.out0; i < part.out1; ++i) to[i] = dh[i] + (gy ? gy[i] : 0.0f);
     }
+    dproj_.store(c, l_, t, part.row0, end, part.out0, part.out1);
   }
 
   void through_projection(const RunCtx& c, const Part& part, int64_t k) const {
     const int64_t t = l_.time(k), rows = std::min(part.row1, l_.sizes[t]) - part.row0;
-    raw_weights_.product(scratch(c, projection_at_),
-                         c.ptr<float>(dproj_) + (l_.first[t] + part.row0) * l_.width, l_.width,
+    raw_weights_.product(scratch(c, projection_at_), dproj_.row(c, l_, t, part.row0), l_.width,
                          rows, part.unit0, part.unit1,
                          scratch(c, raw_at_) + part.row0 * raw_ld_ + part.unit0, raw_ld_, false);
   }
@@ -145,32 +148,46 @@ class BackwardKernel final : public Kernel {
       b.dh = scratch(c, raw_at_) + begin * raw_ld_ + unit, b.dh_row = raw_ld_;
     } else {
       b.dh = c.ptr<float>(dh_) + begin * l_.width + unit, b.dh_row = l_.width;
-      if (has_gy_) b.gy = gy_at(c, t, begin) + unit, b.gy_row = gy_row();
+      if (has_gy_) {
+        gy_.load(c, l_, t, begin, end, unit, part.unit1);
+        b.gy = gy_.row(c, l_, t, begin) + unit, b.gy_row = gy_.step();
+      }
     }
-    b.gates = c.ptr<float>(gates_) + row * gates_row_ + unit, b.gates_row = gates_row_;
-    b.state_row = states_row_;
-    if (goes_on)
-      b.state = c.ptr<float>(states_) + (l_.first[l_.time(k - 1)] + begin) * states_row_ + unit;
-    else if (has_start_)
-      b.state = c.ptr<float>(start_) + begin * states_row_ + unit;
+    if (lstm_ || gru_) {
+      b.gates = c.ptr<float>(gates_) + row * gates_row_ + unit;
+    } else {
+      outputs_.load(c, l_, t, begin, end, unit, part.unit1);
+      b.gates = outputs_.row(c, l_, t, begin) + unit;
+    }
+    b.gates_row = gates_row_;
+    b.state_row = states_.width;
+    if (goes_on) {
+      const int64_t before = l_.time(k - 1);
+      states_.load(c, l_, before, begin, end, unit, part.unit1);
+      b.state = states_.row(c, l_, before, begin) + unit;
+    } else if (has_start_) {
+      b.state = c.ptr<float>(start_) + begin * states_.width + unit;
+    }
     if (lstm_) {
       b.c = c.ptr<float>(cells_) + row * l_.hidden + unit;
       b.dc = c.ptr<float>(dc_) + begin * l_.hidden + unit;
       b.c_row = b.dc_row = l_.hidden;
     }
-    b.dx = c.ptr<float>(dx_) + row * wide_ + unit, b.dx_row = wide_;
-    if (gru_) b.dp = c.ptr<float>(dproduct_) + row * wide_ + unit, b.dp_row = wide_;
+    b.dx = dx_.row(c, l_, t, begin) + unit, b.dx_row = wide_;
+    if (gru_) b.dp = dproduct_.row(c, l_, t, begin) + unit, b.dp_row = wide_;
     b.copy = copy_of(c, k, begin) + unit, b.copy_row = ld_;
     kernels::recurrent_kernels().backward[static_cast<int>(l_.cell)](b);
+    dx_.store(c, l_, t, begin, end, unit, part.unit1, l_.gates());
+    if (gru_) dproduct_.store(c, l_, t, begin, end, unit, part.unit1, l_.gates());
   }
 
   Layer l_;
-  TensorRef gy_, ghn_, gcn_, start_, w_hh_, w_hr_, cells_, gates_, states_;
-  TensorRef dx_, dh_, dc_, dproj_, dproduct_;
+  TensorRef ghn_, gcn_, start_, w_hh_, w_hr_, cells_, gates_, dh_, dc_;
+  StepRows gy_, states_, outputs_, dx_, dproj_, dproduct_;  // states_: cells, or outputs before
   bool has_gy_ = false, has_ghn_ = false, has_gcn_ = false, has_start_ = false;
   bool lstm_ = false, gru_ = false;
   PackedWeights state_weights_, raw_weights_;
-  int64_t wide_ = 0, gates_row_ = 0, states_row_ = 0, ld_ = 0, raw_ld_ = 0, floats_ = 0;
+  int64_t wide_ = 0, gates_row_ = 0, ld_ = 0, raw_ld_ = 0, floats_ = 0;
   int64_t packed_at_ = 0, copy_at_ = 0, projection_at_ = 0, raw_at_ = 0;
 };
 

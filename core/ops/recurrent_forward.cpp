@@ -7,7 +7,7 @@ namespace {
 
 class ForwardKernel final : public Kernel {
  public:
-  explicit ForwardKernel(const StepDesc& d) : l_(layer_of(d)), x_(d.inputs[d.args.operand(0)]) {
+  explicit ForwardKernel(const StepDesc& d) : l_(layer_of(d)) {
     const RecurrentArgs at = recurrent_args(d.op);
     auto input = [&](size_t arg) {
       const int i = d.args.operand(arg);
@@ -23,7 +23,7 @@ class ForwardKernel final : public Kernel {
     w_hh_ = *input(at.w_hh);
     if (l_.projected) w_hr_ = *input(at.w_hr);
     if (l_.cell == kernels::Cell::kGru) has_bias_ = keep(bias_, input(at.w_hh + 1));
-    y_ = d.outputs[0], hn_ = d.outputs[1];
+    hn_ = d.outputs[1];
     save_ = l_.gates() > 1 && d.args.boolean(at.sizes + 2);
     if (lstm_) cn_ = d.outputs[2], cells_ = d.outputs[3];
     if (l_.gates() > 1) gates_ = d.outputs.back();
@@ -36,6 +36,13 @@ class ForwardKernel final : public Kernel {
       floats_ += (n + 15) / 16 * 16;
       return at_now;
     };
+    auto rows = [&](const TensorRef& t, int64_t width) {
+      StepRows r{t, -1, width};
+      if (r.half()) r.at = take(l_.batch * width);
+      return r;
+    };
+    x_ = rows(d.inputs[d.args.operand(0)], l_.gates() * l_.hidden);
+    y_ = rows(d.outputs[0], l_.width);
     packed_at_ = take(l_.gates() * hidden_weights_.floats());
     copy_at_ = take(2 * l_.batch * ld_);
     if (l_.projected) {
@@ -86,12 +93,6 @@ class ForwardKernel final : public Kernel {
     if (by_rows) c.barrier();
   }
 
-  const float* x_at(const RunCtx& c, int64_t t, int64_t row) const {
-    const float* x = c.ptr<float>(x_);
-    if (x_.shape.size() == 2) return x + (l_.first[t] + row) * x_.strides[0];
-    return x + t * x_.strides[0] + row * x_.strides[1];
-  }
-
   // Rows [begin, end) of step k, of which all or none go on from the step before.
   void cells(const RunCtx& c, const Part& part, int64_t k, int64_t begin, int64_t end,
              bool goes_on) const {
@@ -100,9 +101,9 @@ class ForwardKernel final : public Kernel {
     const int64_t t = l_.time(k), row = l_.first[t] + begin, unit = part.unit0, h = l_.hidden;
     kernels::CellForward f;
     f.rows = end - begin, f.units = part.unit1 - unit, f.hidden = h;
-    f.x = x_at(c, t, begin) + unit;
-    f.x_row = x_.strides[x_.strides.size() - 2];
-    f.h = c.ptr<float>(y_) + row * l_.width + unit, f.h_row = l_.width;
+    x_.load(c, l_, t, begin, end, unit, part.unit1, l_.gates());
+    f.x = x_.row(c, l_, t, begin) + unit, f.x_row = x_.step();
+    f.h = y_.row(c, l_, t, begin) + unit, f.h_row = l_.width;
     f.copy = scratch(c, copy_at_) + ((k & 1) * l_.batch + begin) * ld_ + unit, f.copy_row = ld_;
     if (l_.projected) {
       f.h = scratch(c, raw_at_) + begin * raw_ld_ + unit, f.h_row = raw_ld_;
@@ -141,16 +142,18 @@ class ForwardKernel final : public Kernel {
     }
     if (has_bias_) f.bias = c.ptr<float>(bias_) + unit;
     kernels::recurrent_kernels().forward[static_cast<int>(l_.cell)](f);
+    if (!l_.projected) y_.store(c, l_, t, begin, end, unit, part.unit1);
   }
 
   void project(const RunCtx& c, const Part& part, int64_t k) const {
     const int64_t t = l_.time(k), begin = part.row0, end = std::min(part.row1, l_.sizes[t]);
-    float* y = c.ptr<float>(y_) + (l_.first[t] + begin) * l_.width + part.out0;
+    float* y = y_.row(c, l_, t, begin) + part.out0;
     out_weights_.product(scratch(c, projection_at_), scratch(c, raw_at_) + begin * raw_ld_, raw_ld_,
                          end - begin, part.out0, part.out1, y, l_.width, false);
     float* copy = scratch(c, copy_at_) + ((k & 1) * l_.batch + begin) * ld_ + part.out0;
     for (int64_t r = begin; r < end; ++r, y += l_.width, copy += ld_)
       std::copy(y, y + part.out1 - part.out0, copy);
+    y_.store(c, l_, t, begin, end, part.out0, part.out1);
   }
 
   // Rows that end with step k leave their state.
@@ -159,7 +162,7 @@ class ForwardKernel final : public Kernel {
     const int64_t begin = std::max(part.row0, k + 1 < l_.steps() ? l_.continuing(k + 1) : 0);
     const int64_t end = std::min(part.row1, l_.sizes[t]);
     for (int64_t r = begin; r < end; ++r) {
-      const float* y = c.ptr<float>(y_) + (l_.first[t] + r) * l_.width;
+      const float* y = y_.row(c, l_, t, r);
       std::copy(y + part.out0, y + part.out1, c.ptr<float>(hn_) + r * l_.width + part.out0);
       if (!lstm_ || !save_) continue;
       const float* cell = c.ptr<float>(cells_) + (l_.first[t] + r) * l_.hidden;
@@ -169,7 +172,8 @@ class ForwardKernel final : public Kernel {
   }
 
   Layer l_;
-  TensorRef x_, h0_, c0_, w_hh_, w_hr_, bias_, y_, hn_, cn_, cells_, gates_;
+  StepRows x_, y_;
+  TensorRef h0_, c0_, w_hh_, w_hr_, bias_, hn_, cn_, cells_, gates_;
   bool has_h0_ = false, has_c0_ = false, has_bias_ = false, lstm_ = false, save_ = false;
   PackedWeights hidden_weights_, out_weights_;
   int64_t gates_row_ = 0, ld_ = 0, raw_ld_ = 0, floats_ = 0;

@@ -11,6 +11,7 @@
 #include "kernels/gemm.h"
 #include "kernels/recurrent.h"
 #include "ops/kernel.h"
+#include "ops/widened.h"
 
 namespace tessera {
 
@@ -55,6 +56,44 @@ struct Part {
 bool split_by_rows(const Layer& l, int threads);
 Part part_of(const Layer& l, const RunCtx& c);
 bool too_small_to_share(const Layer& l);
+
+// Rows of a sequence in f32: in place, or, if it is in half precision, the current step's in
+// scratch.
+struct StepRows {
+  TensorRef ref;
+  int64_t at = -1;  // in scratch, in floats; [batch][width]
+  int64_t width = 0;
+
+  bool half() const { return ref.dtype == DType::F16 || ref.dtype == DType::BF16; }
+  std::byte* bytes(const RunCtx& c, int64_t element) const {
+    return c.ptr<std::byte>(ref) + element * size_of(ref.dtype);
+  }
+  float* buffer(const RunCtx& c, int64_t row) const {
+    return reinterpret_cast<float*>(c.scratch) + at + row * width;
+  }
+  // Row `row` of the step that begins at row `first` of the sequence.
+  int64_t element(const Layer& l, int64_t t, int64_t row) const {
+    if (ref.shape.size() == 2) return (l.first[t] + row) * ref.strides[0];
+    return t * ref.strides[0] + row * ref.strides[1];
+  }
+  int64_t step() const { return half() ? width : ref.strides[ref.strides.size() - 2]; }
+  float* row(const RunCtx& c, const Layer& l, int64_t t, int64_t r) const {
+    return half() ? buffer(c, r) : c.ptr<float>(ref) + element(l, t, r);
+  }
+  // Brings rows [begin, end) into scratch, or back: columns [from, to) of each of `parts` parts.
+  void load(const RunCtx& c, const Layer& l, int64_t t, int64_t begin, int64_t end, int64_t from,
+            int64_t to, int64_t parts = 1) const {
+    for (int64_t r = begin; half() && r < end; ++r)
+      for (int64_t k = from, g = 0; g < parts; ++g, k += width / parts)
+        widen_row(bytes(c, element(l, t, r) + k), ref.dtype, 1, buffer(c, r) + k, to - from);
+  }
+  void store(const RunCtx& c, const Layer& l, int64_t t, int64_t begin, int64_t end, int64_t from,
+             int64_t to, int64_t parts = 1) const {
+    for (int64_t r = begin; half() && r < end; ++r)
+      for (int64_t k = from, g = 0; g < parts; ++g, k += width / parts)
+        narrow_row(buffer(c, r) + k, bytes(c, element(l, t, r) + k), ref.dtype, 1, to - from);
+  }
+};
 
 // Leading dimension that neither wastes much nor maps the rows of a tile to the same cache lines.
 inline int64_t padded(int64_t n) {

@@ -430,13 +430,31 @@ Work work_reduce(const Graph& g, const Node& n) {
   return {WorkKind::kReduce, x.count(), x.bytes() + g.type(n.results[0]).bytes()};
 }
 
+// Pieces of the longest dim that is kept.
+Pieces reduce_pieces(const StepDesc& d) {
+  const TensorRef& x = d.inputs[d.args.operand(0)];
+  const ReduceArgs a(d.args, static_cast<int64_t>(x.shape.size()));
+  Pieces p;
+  int64_t longest = 1;
+  int out = 0;
+  for (size_t i = 0; i < x.shape.size(); ++i) {
+    if (!a.reduced[i] && x.shape[i] > longest) {
+      longest = x.shape[i];
+      p = {{static_cast<int>(i)}, {out}, x.strides[i] == 1 ? kRowBatch : 1};
+    }
+    out += a.keepdim || !a.reduced[i];
+  }
+  return p;
+}
+
 KernelPtr make_reduce(const StepDesc& desc) {
-  return make_widened(desc, [](const StepDesc& d) -> KernelPtr {
+  auto make = [](const StepDesc& d) -> KernelPtr {
     const TensorRef& x = d.inputs[d.args.operand(0)];
     const ReduceArgs a(d.args, static_cast<int64_t>(x.shape.size()));
     if (is_arg(d.op)) return std::make_unique<ArgKernel>(d, a);
     return std::make_unique<ReduceKernel>(d, a);
-  });
+  };
+  return make_widened(desc, make, reduce_pieces(desc));
 }
 
 bool accepts_reduce(Op, int, const TensorRef&) {

@@ -99,6 +99,7 @@ class WidenedKernel final : public Kernel {
         const auto& dims = list == &desc.inputs ? pieces.inputs : pieces.outputs;
         const size_t i = static_cast<size_t>(&t - list->data());
         if (i < dims.size() && t.count() > 0) o.dim = dims[i];
+        if (o.dim == Pieces::kOwn) o.half = false, o.dim = Pieces::kWhole;
         operands_.push_back(o);
       }
     choose_size(pieces.grain);

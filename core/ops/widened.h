@@ -17,6 +17,7 @@ struct Pieces {
   static constexpr int kWhole = -1;   // an operand that every piece reads
   static constexpr int kUnread = -2;  // an operand of which only the shape counts
   static constexpr int kSum = -3;     // a result that is the sum over the pieces
+  static constexpr int kOwn = -4;     // a tensor that the kernel converts itself
   std::vector<int> inputs, outputs;
   int64_t grain = 1;  // pieces are multiples of it
 

@@ -108,13 +108,14 @@ norm.both(
 conv = Family(ROWS, "conv")
 
 
-def convolution(name, op, x, w, bias=True, backward=True, **args):
+def convolution(name, op, x, w, bias=True, backward=True, dtype=torch.float32, **args):
     out = args.pop("outputs", w[0])
     make = conv.both if backward else conv.row
-    make(name, lambda *t: op(*t, **args), x, w, *([(out,)] if bias else []))
+    make(name, lambda *t: op(*t, **args), x, w, *([(out,)] if bias else []), dtype=dtype)
 
 
 convolution("conv2d 3x3", F.conv2d, (4, 64, 56, 56), (64, 64, 3, 3), padding=1)
+convolution("conv2d 3x3 f16", F.conv2d, (4, 64, 56, 56), (64, 64, 3, 3), dtype=HALF, padding=1)
 convolution("conv2d 1x1", F.conv2d, (4, 256, 28, 28), (64, 256, 1, 1))
 convolution("conv2d 7x7 s2", F.conv2d, (4, 3, 224, 224), (64, 3, 7, 7), stride=2, padding=3)
 convolution("conv2d patches", F.conv2d, (2, 3, 224, 224), (384, 3, 16, 16), stride=16)

@@ -44,9 +44,9 @@ Dims copy_strides(const TensorRef& like, const Dims& shape) {
   if (!is_dense(like)) return dense_strides(shape);
   std::vector<size_t> order;
   for (size_t d = 0; d < shape.size(); ++d) order.push_back(d);
-  // Dims of size one lie anywhere; they must not come between the others.
-  auto key = [&](size_t d) { return like.shape[d] == 1 ? 0 : like.strides[d]; };
-  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return key(a) > key(b); });
+  // Dims of size one too: libraries look at their strides.
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return like.strides[a] > like.strides[b]; });
   Dims strides(shape.size());
   int64_t step = 1;
   for (size_t i = order.size(); i-- > 0;) {

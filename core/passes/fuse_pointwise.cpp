@@ -185,6 +185,11 @@ class Fuser {
         try_merge(unit_of_[r], unit_of_[i]);
   }
 
+  bool widens(const Node& n) const {
+    return n.op == Op::Cast &&
+           size_of(g_.type(n.operands[0]).dtype) < size_of(g_.type(n.results[0]).dtype);
+  }
+
   // Reading the large operand of `i` costs a reader as much as reading its result does, and the
   // result need not be written.
   void repeat_if_cheap(int i) {
@@ -199,7 +204,10 @@ class Fuser {
       const TensorType& s = g_.type(u);
       if (s.bytes() * 16 <= t.bytes()) continue;
       const int p = producer_[u];
-      if (p >= 0 && (is_view(g_.nodes[p].op) || unit_of_[p] == unit_of_[i])) return;
+      if (p >= 0 && is_view(g_.nodes[p].op)) return;
+      // What the unit makes is written for the readers: good only if it is half as large. A cast
+      // before `i` goes with it.
+      if (p >= 0 && unit_of_[p] == unit_of_[i] && !widens(n) && !widens(g_.nodes[p])) return;
       if (++large > 1 || s.bytes() > t.bytes() || s.shape != t.shape || s.order != t.order) return;
     }
     std::set<int> readers;

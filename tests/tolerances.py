@@ -26,9 +26,10 @@ STEPS = (1e-4, 10)
 SAME = (2e-5, 2e-6)
 
 
-def assert_pass_close(actual, expected, what=""):
-    """Compares the results of one pass."""
-    _close(actual, expected, PASS, what)
+def assert_pass_close(actual, expected, what="", computed_in=None):
+    """Compares the results of one pass; `computed_in` if that was not the type of the result."""
+    table = PASS if computed_in is None else {**PASS, expected.dtype: PASS[computed_in]}
+    _close(actual, expected, table, what)
 
 
 def assert_steps_close(actual, expected, what=""):
@@ -51,7 +52,7 @@ def assert_no_worse(ours, theirs, true, what="", at_least=1e-3):
     assert error <= max(share * scale, times * allowed), f"{what}: off by {error}, eager {allowed}"
 
 
-def assert_near_truth(actual, expected, truth, what=""):
+def assert_near_truth(actual, expected, truth, what="", computed_in=None):
     """Compares with eager; where that fails, ours may be as far from the float64 result as eager.
 
     `truth` gives the float64 result or None. Eager's own error counts twice, because its rounding
@@ -60,7 +61,7 @@ def assert_near_truth(actual, expected, truth, what=""):
     try:
         if expected.is_complex():
             actual, expected = _parts(actual), _parts(expected)
-        assert_pass_close(actual, expected, what)
+        assert_pass_close(actual, expected, what, computed_in)
     except AssertionError:
         true = truth() if expected.is_floating_point() else None
         if true is None:

@@ -19,16 +19,21 @@ ValueId scaled(Builder& b, ValueId v, double factor) {
   return b.add(Op::Mul, {v}, t, {Arg::real(factor)});
 }
 
-// bias * beta + alpha * (a @ b)
+// bias * beta + alpha * (a @ b). Of half precision the product is in f32: the sum is rounded once.
 Values add_product(Node& n, Builder& b, Op product) {
   const Graph& g = b.graph();
-  ValueId bias = n.operands[0];
-  TensorType t = typed(g.type(n.results[0]).dtype, g.type(n.results[0]).shape);
-  ValueId c = b.add(product, {n.operands[1], n.operands[2]}, t);
+  const TensorType t = typed(g.type(n.results[0]).dtype, g.type(n.results[0]).shape);
+  const bool half = t.dtype == DType::F16 || t.dtype == DType::BF16;
+  const TensorType wide = typed(half ? DType::F32 : t.dtype, t.shape);
+  auto cast = [&](ValueId v, DType dtype) {
+    const TensorType from = g.type(v);
+    return from.dtype == dtype ? v : b.add(Op::Cast, {v}, typed(dtype, from.shape));
+  };
+  ValueId c = b.add(product, {n.operands[1], n.operands[2]}, wide);
   double beta = n.args.real_or(3, 1), alpha = n.args.real_or(4, 1);
   c = scaled(b, c, alpha);
-  if (beta == 0) return {c};
-  return {b.add(Op::Add, {c, scaled(b, bias, beta)}, t)};
+  if (beta != 0) c = b.add(Op::Add, {c, scaled(b, cast(n.operands[0], wide.dtype), beta)}, wide);
+  return {cast(c, t.dtype)};
 }
 
 // One op per gradient that is asked for. A transposed convolution is the input gradient of a plain

@@ -61,10 +61,9 @@ std::optional<Reduced> reduced(const Graph& g, const Node& n) {
 
 Values visit(Node& n, Builder& b) {
   const Graph& g = b.graph();
-  if (g.type(n.results[0]).dtype != DType::F16) return {};
   const std::optional<Reduced> r = reduced(g, n);
-  if (!r) return {};
-  const TensorType type = g.type(n.results[0]);
+  if (!r || g.type(n.operands[0]).dtype != DType::F16) return {};
+  const TensorType result = g.type(n.results[0]), type{DType::F16, result.shape, {}};
   const int64_t size = g.type(n.arg_value(0)).shape[r->left];
   const int64_t step = std::max(r->piece, (size + kMostPieces - 1) / kMostPieces);
   if (size <= step) return {};
@@ -83,7 +82,7 @@ Values visit(Node& n, Builder& b) {
     const ValueId part = b.add_node(n.op, operands, args, {type})[0];
     sum = sum == kNoValue ? part : b.add(Op::Add, {sum, part}, type);
   }
-  return {sum};
+  return {result.dtype == DType::F16 ? sum : b.add(Op::Cast, {sum}, result)};
 }
 
 }  // namespace

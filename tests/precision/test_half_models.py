@@ -96,6 +96,18 @@ def test_attention_in_half_rounds_once(opts, dtype, kind, lengths):
 
 
 @pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("size", [3, 60])
+def test_a_linear_layer_rounds_once(opts, dtype, size):
+    torch.manual_seed(0)
+    layer, x = nn.Linear(size, size), torch.randn(7, size).to(dtype)
+    layer.bias.data *= 50  # a sum of which the product is a small part
+    layer.to(dtype)
+    got = poptorch.inferenceModel(layer, opts)(x)
+    exact = F.linear(x.double(), layer.weight.double(), layer.bias.double())
+    assert torch.equal(got, exact.float().to(dtype))
+
+
+@pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("rows", [1, 3, 65])
 @pytest.mark.parametrize("affine", [False, True])
 def test_layer_norm_in_half_rounds_once(opts, dtype, rows, affine):

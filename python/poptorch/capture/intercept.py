@@ -360,9 +360,15 @@ _NORM_ARGUMENTS = {
 
 
 def _linear_cross_entropy(mode, func, args, kwargs):
-    """In one piece: when to keep the logits is the compiler's choice."""
+    """In one piece: when to keep the logits is the compiler's choice. In the type that the options
+    accumulate in, if they give one."""
+    names = ("input", "linear_weight", "target")
+    given = {**dict(zip(names, args, strict=False)), **kwargs, "options": None}
+    wide, dtype = getattr(kwargs.get("options"), "acc_dtype", None), given["input"].dtype
+    if wide is not None and wide != dtype:
+        given = {k: v.to(wide) if _is_float(v) else v for k, v in given.items()}
     with mode:
-        return private.functional_body(func)(*args, **{**kwargs, "options": None})
+        return private.functional_body(func)(**given).to(dtype)
 
 
 HANDLERS = {

@@ -6,9 +6,11 @@ import contextlib
 import os
 import pathlib
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import uuid
 
@@ -124,8 +126,8 @@ class Program:
 
     def __init__(self, folder, strategy, workers, end):
         self.token = uuid.uuid4().hex
-        self.folder = folder / "temporary"
-        self.folder.mkdir()
+        # Not below `folder`: names of sockets in it must not be longer than 107 characters.
+        self.folder = pathlib.Path(tempfile.mkdtemp())
         script = folder / "program.py"
         script.write_text(PROGRAM)
         self.before = shared_memory()
@@ -165,6 +167,7 @@ class Program:
         for pid in processes_with(self.token):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 NOTHING = ([], set(), [])

@@ -124,7 +124,9 @@ def block_and_batch(dtype):
 
 
 @figure(
-    "time of a residual block, train, 16 x 64 x 56 x 56, in float16 over float32", "", at_most=1
+    "time of a residual block, train, 16 x 64 x 56 x 56, in float16 over float32",
+    "",
+    at_most=1 / 0.9,
 )
 def block_half_time(ctx):
     return {OURS: cpu_ratio([lambda e=e, b=b: e(*b) for e, b in executors(block_and_batch)])}

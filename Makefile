@@ -88,7 +88,7 @@ test-tsan: setup
 
 test-python: build
 	$(call say,Python tests)
-	@$(PYTHON) -m pytest -q -n $(JOBS) --dist worksteal tests
+	@$(PYTHON) -m pytest -q -n $(JOBS) --dist loadgroup tests
 
 conformance: build
 	$(call say,Every sample of PyTorch's operator database in every type; about an hour)

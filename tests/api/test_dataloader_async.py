@@ -29,6 +29,9 @@ from loader_support import (
 from poptorch import AsynchronousDataAccessor as Accessor
 from torch.utils.data import BatchSampler, SequentialSampler, TensorDataset
 
+# They count processes and shared memory: not beside each other.
+pytestmark = pytest.mark.xdist_group("processes")
+
 STRATEGIES = list(poptorch.SharingStrategy)
 
 

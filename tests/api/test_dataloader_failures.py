@@ -25,6 +25,9 @@ from loader_support import (
 )
 from poptorch import AsynchronousDataAccessor as Accessor
 
+# They count processes and shared memory: not beside each other.
+pytestmark = pytest.mark.xdist_group("processes")
+
 NOT_STARTED = "AsynchronousDataAccessor worker thread failed to start"
 FETCHER = "An error occurred in the data fetcher"
 NOT_FLAT = "AsynchronousDataAccessor expects data to be organised as a flat 1D container of tensors"

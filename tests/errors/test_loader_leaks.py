@@ -16,6 +16,9 @@ import uuid
 
 import pytest
 
+# They count processes and shared memory: not beside each other.
+pytestmark = pytest.mark.xdist_group("processes")
+
 PROGRAM = '''
 import os
 import sys

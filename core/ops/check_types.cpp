@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/check_types.h"
 
-#include <fmt/ranges.h>
-
 #include "ops/registry.h"
+#include "ops/view.h"
 
 namespace tessera {
 
@@ -22,9 +21,9 @@ void check_types(const Graph& g) {
     for (size_t i = 0; i < types.size(); ++i) {
       const TensorType& stated = g.type(n.results[i]);
       invariant(types[i].dtype == stated.dtype && types[i].shape == stated.shape,
-                "result {} of {} is {}[{}], stated is {}[{}] ({})", i, op_text(n.op),
-                name_of(types[i].dtype), fmt::join(types[i].shape, ", "), name_of(stated.dtype),
-                fmt::join(stated.shape, ", "), where);
+                "result {} of {} is {}{}, stated is {}{} ({})", i, op_text(n.op),
+                name_of(types[i].dtype), text_of(types[i].shape), name_of(stated.dtype),
+                text_of(stated.shape), where);
     }
   }
 }

@@ -11,6 +11,7 @@
 #include "kernels/simd.h"
 #include "ops/epilogue.h"
 #include "ops/registry.h"
+#include "ops/view.h"
 
 namespace tessera {
 
@@ -26,12 +27,6 @@ int matrix_rank(Op op) {
   return op == Op::Mm || op == Op::Addmm ? 2 : 3;
 }
 
-std::string dims_text(const Dims& dims) {
-  std::string text;
-  for (int64_t d : dims) text += (text.empty() ? "" : ", ") + std::to_string(d);
-  return text;
-}
-
 struct Problem {
   int64_t batch = 1, m = 0, n = 0, k = 0;
 };
@@ -45,7 +40,7 @@ Problem problem_of(Op op, const Dims& a, const Dims& b) {
   p.batch = rank == 3 ? a[0] : 1;
   p.m = a[rank - 2], p.k = a[rank - 1], p.n = b[rank - 1];
   user_check(b[rank - 2] == p.k && (rank == 2 || b[0] == p.batch),
-             "{}: shapes do not fit: [{}] times [{}]", op_text(op), dims_text(a), dims_text(b));
+             "{}: shapes do not fit: {} times {}", op_text(op), text_of(a), text_of(b));
   return p;
 }
 

@@ -191,7 +191,7 @@ bool accepts_recurrent(Op, int index, const TensorRef& physical) {
   if (physical.contiguous()) return true;
   // The projected input and the gradient of the output are read row by row.
   if (index == 0 && physical.shape.size() == 3) return physical.strides[2] == 1;
-  return physical.dtype == DType::F16 || physical.dtype == DType::BF16;
+  return is_half(physical);
 }
 
 }  // namespace tessera

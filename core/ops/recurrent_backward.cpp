@@ -40,11 +40,7 @@ class BackwardKernel final : public Kernel {
       floats_ += (n + 15) / 16 * 16;
       return at_now;
     };
-    auto rows = [&](const TensorRef& t, int64_t width) {
-      StepRows r{t, -1, width};
-      if (r.half()) r.at = take(l_.batch * width);
-      return r;
-    };
+    auto rows = [&](const TensorRef& t, int64_t width) { return StepRows::of(t, width, l_, take); };
     gy_ = rows(input(0), l_.width);
     dx_ = rows(d.outputs[0], wide_);
     if (l_.projected) dproj_ = rows(d.outputs[3], l_.width);

@@ -36,11 +36,7 @@ class ForwardKernel final : public Kernel {
       floats_ += (n + 15) / 16 * 16;
       return at_now;
     };
-    auto rows = [&](const TensorRef& t, int64_t width) {
-      StepRows r{t, -1, width};
-      if (r.half()) r.at = take(l_.batch * width);
-      return r;
-    };
+    auto rows = [&](const TensorRef& t, int64_t width) { return StepRows::of(t, width, l_, take); };
     x_ = rows(d.inputs[d.args.operand(0)], l_.gates() * l_.hidden);
     y_ = rows(d.outputs[0], l_.width);
     packed_at_ = take(l_.gates() * hidden_weights_.floats());

@@ -64,7 +64,15 @@ struct StepRows {
   int64_t at = -1;  // in scratch, in floats; [batch][width]
   int64_t width = 0;
 
-  bool half() const { return ref.dtype == DType::F16 || ref.dtype == DType::BF16; }
+  // `take(n)` gives the place of `n` floats in scratch.
+  template <typename F>
+  static StepRows of(const TensorRef& t, int64_t width, const Layer& l, F& take) {
+    StepRows r{t, -1, width};
+    if (r.half()) r.at = take(l.batch * width);
+    return r;
+  }
+
+  bool half() const { return is_half(ref); }
   std::byte* bytes(const RunCtx& c, int64_t element) const {
     return c.ptr<std::byte>(ref) + element * size_of(ref.dtype);
   }

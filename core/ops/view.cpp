@@ -8,13 +8,14 @@
 #include "ops/registry.h"
 
 namespace tessera {
-namespace {
 
 std::string text_of(const Dims& dims) {
   std::string s = "[";
   for (size_t i = 0; i < dims.size(); ++i) s += fmt::format("{}{}", i ? ", " : "", dims[i]);
   return s + "]";
 }
+
+namespace {
 
 const Arg& arg_or_none(const Args& args, size_t i) {
   static const Arg none;

@@ -3,12 +3,16 @@
 #pragma once
 
 #include <optional>
+#include <string>
 
 #include "base/attrs.h"
 #include "base/tensor.h"
 #include "ops/op.h"
 
 namespace tessera {
+
+// "[2, 3]", for messages.
+std::string text_of(const Dims& dims);
 
 // Dim in [0, rank) from one that may count from the end; a scalar has one dim for this purpose.
 int64_t wrap_dim(int64_t dim, int64_t rank);

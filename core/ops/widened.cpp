@@ -21,10 +21,6 @@ constexpr size_t kMaxTensors = 32;
 // f32 copies of one piece: what the second-level caches of a few cores hold.
 constexpr int64_t kPieceBytes = 2 << 20;
 
-bool is_half(const TensorRef& t) {
-  return t.dtype == DType::F16 || t.dtype == DType::BF16;
-}
-
 // Whether the elements lie without gaps in some order of the dims: then the copy has that order.
 bool is_dense(const TensorRef& t) {
   std::vector<std::pair<int64_t, int64_t>> dims;
@@ -257,6 +253,10 @@ class WidenedKernel final : public Kernel {
 };
 
 }  // namespace
+
+bool is_half(const TensorRef& t) {
+  return t.dtype == DType::F16 || t.dtype == DType::BF16;
+}
 
 void widen_row(const std::byte* bytes, DType dtype, int64_t step, float* to, int64_t n) {
   int64_t i = 0;

@@ -30,6 +30,9 @@ struct Pieces {
 KernelPtr make_widened(const StepDesc& desc, KernelPtr (*make)(const StepDesc&),
                        const Pieces& pieces = {});
 
+// Whether a tensor is kept in 16 bits, f16 or bf16.
+bool is_half(const TensorRef& t);
+
 // `n` elements of f32, f16 or bf16, `step` apart, to dense f32 and back.
 void widen_row(const std::byte* from, DType dtype, int64_t step, float* to, int64_t n);
 void narrow_row(const float* from, std::byte* to, DType dtype, int64_t step, int64_t n);

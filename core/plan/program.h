@@ -30,9 +30,8 @@ struct StateDesc {
   bool off_chip = false;  // in streaming memory
   int64_t shards = 1;     // replicas that each keep a part
   int64_t bytes() const { return product(shape) * size_of(dtype); }
-  int64_t room() const {
-    return whole_lines(std::max<int64_t>(bytes(), 1));
-  }  // no two at one place
+  // No two states lie at one place, not even empty ones.
+  int64_t room() const { return whole_lines(std::max<int64_t>(bytes(), 1)); }
   // Gradients and optimizer states are named "<what>:<parameter>"; those of the model have no
   // colon.
   std::string_view owner() const { return std::string_view(name).substr(name.find(':') + 1); }

@@ -54,8 +54,7 @@ class _Call:
         """What the function returns for these tensors, and the tensors of that."""
         args, kwargs = structure.rebuild(self._arguments, iter(inputs))
         value = self._function(*args, **kwargs)
-        many = isinstance(value, (list, tuple))
-        found = list(value) if many else [value]
+        found = list(value) if isinstance(value, (list, tuple)) else [value]
         if not all(isinstance(item, torch.Tensor) for item in found):
             raise createPoptorchError(
                 f"The function of CPU op {self._name!r} must return a tensor, or a list or tuple "
@@ -140,8 +139,8 @@ class CPU:
 
     def execute(self) -> None:
         """Run the function on ``inputs`` and keep its results in ``outputs``."""
-        found = self._layer_to_call(*self.inputs)
-        found = list(found) if isinstance(found, (list, tuple)) else [found]
+        call = _Call(self._layer_to_call, self._ID, (self.inputs, {}))
+        _, found = call.tensors(self.inputs)
         for target, value in zip(self.outputs, found, strict=True):
             target.copy_(value)
 

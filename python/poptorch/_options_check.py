@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks of options that are made when a model is compiled, not when they are set."""
 
+from typing import Any
+
 from poptorch import _backend_keys, _device, _logging
 from poptorch._errors import CPP_ERROR_TYPE, Error, not_yet
 from poptorch._logging import logger
-from poptorch._options_table import OPTIONS
+from poptorch._options_table import OPTIONS, Option
 from poptorch.enums import ConnectionType
 from poptorch.options import Options
 
@@ -24,7 +26,7 @@ def check_compilable(options: Options, training: bool) -> None:
             "gradients are not reduced over processes",
         )
     for row in OPTIONS:
-        if row.pending and _is_set(options, row.section, row.key, row.backend):
+        if row.pending and row.is_missed(_value(options, row)):
             logger.warning("%s.%s: %s.", row.section, row.shown_setter, row.pending)
 
 
@@ -49,11 +51,6 @@ def _check_target(options: Options) -> None:
         raise Error(problem, type=CPP_ERROR_TYPE)
 
 
-def _is_set(options: Options, section: str, key: str, backend: bool) -> bool:
-    """Whether a value other than "off" was set."""
-    part = options if section == "Options" else getattr(options, section)
-    value = options._Popart.options.get(key) if backend else part._values.get(key)
-    if key == "engineOptions":
-        # Of these only profiling has an effect that is missed.
-        return any(name.startswith("autoReport.") for name in value or ())
-    return bool(value) and value != "float"
+def _value(options: Options, row: Option) -> Any:
+    part = options if row.section == "Options" else getattr(options, row.section)
+    return (options._Popart.options if row.backend else part._values).get(row.key)

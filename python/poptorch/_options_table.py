@@ -64,6 +64,8 @@ class Option:
     backend: bool = False
     #: What is still missing for the option to do what it says; a model compiled with it warns.
     pending: str = ""
+    #: Whether a value asks for what is pending.
+    is_missed: Callable[[Any], bool] = bool
     #: The method of options.py that sets the value, if it has no setter of its own.
     method: str = ""
 
@@ -450,6 +452,7 @@ OPTIONS: tuple[Option, ...] = (
         method="enableProfiling",
         backend=True,
         pending="no reports are written",
+        is_missed=lambda engine: any(key.startswith("autoReport.") for key in engine or ()),
     ),
     # Training ------------------------------------------------------------------------------------
     Option(

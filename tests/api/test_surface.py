@@ -11,6 +11,7 @@ import re
 import poptorch
 import pytest
 import torch
+from function_model import Call
 from poptorch import _docs
 from poptorch._options_table import OPTIONS
 from poptorch._pending import PENDING
@@ -105,17 +106,6 @@ def test_names_of_older_releases():
 # Not yet ------------------------------------------------------------------------------------------
 
 
-class Uses(torch.nn.Module):
-    """Runs a function of its own in forward."""
-
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def forward(self, x):
-        return self.function(x)
-
-
 INSIDE = {
     "poptorch.custom_op": lambda x: poptorch.custom_op([x], "Cube", "com.acme", 1, [x])[0],
 }
@@ -124,7 +114,7 @@ INSIDE = {
 @pytest.mark.parametrize("row", PENDING, ids=lambda row: row.name)
 def test_a_pending_name_raises(row, regression, opts):
     if row.in_models:
-        run = poptorch.inferenceModel(Uses(INSIDE[row.name]), opts)
+        run = poptorch.inferenceModel(Call(INSIDE[row.name]), opts)
         arguments = [torch.zeros(2)]
     else:
         found = find(row.name.removeprefix("poptorch."))

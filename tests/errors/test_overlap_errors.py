@@ -5,19 +5,11 @@ compiled, with the user's line; others are identities."""
 import poptorch
 import pytest
 import torch
+from function_model import Call
 from torch import nn
 
 NO, LOOP, DEVICE = poptorch.OverlapMode
 X = torch.linspace(-1, 1, 8).reshape(4, 2)
-
-
-class Model(nn.Module):
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def forward(self, x):
-        return self.function(x)
 
 
 def options(strategy=None, tiles=64, mode=poptorch.OutputMode.All):
@@ -55,7 +47,7 @@ def twice_returned(x):
 
 def refused(function, opts, text):
     with pytest.raises(poptorch.Error, match=text) as caught:
-        poptorch.inferenceModel(Model(function), opts)(X)
+        poptorch.inferenceModel(Call(function), opts)(X)
     assert __file__ in caught.value.location
 
 
@@ -83,7 +75,7 @@ def test_options_that_overlap_needs(function):
         opts.outputMode(mode, 1) if mode == poptorch.OutputMode.EveryN else opts.outputMode(mode)
         refused(function, opts, "Unsupported output mode for overlapped IO")
     for mode in (poptorch.OutputMode.All, poptorch.OutputMode.Sum):
-        actual = poptorch.inferenceModel(Model(function), options(mode=mode))(X)
+        actual = poptorch.inferenceModel(Call(function), options(mode=mode))(X)
         torch.testing.assert_close(actual, X * 2)
 
 
@@ -92,7 +84,7 @@ def test_overlap_that_is_switched_off_needs_nothing():
         return poptorch.set_overlap_for_output(poptorch.set_overlap_for_input(x, NO) * 2, NO)
 
     opts = poptorch.Options().showCompilationProgressBar(False)
-    torch.testing.assert_close(poptorch.inferenceModel(Model(off), opts)(X), X * 2)
+    torch.testing.assert_close(poptorch.inferenceModel(Call(off), opts)(X), X * 2)
 
 
 def test_overlap_in_training_keeps_the_loss():
@@ -125,5 +117,5 @@ def test_a_multi_conv_has_convolutions():
             return x * 2
 
     with pytest.raises(poptorch.Error, match="Unexpected end_multi_conv, is the IR malformed?"):
-        poptorch.inferenceModel(Model(empty), options())(X)
+        poptorch.inferenceModel(Call(empty), options())(X)
     torch.testing.assert_close(empty(X), X * 2)  # outside a capture

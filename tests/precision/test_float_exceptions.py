@@ -5,18 +5,8 @@ import poptorch
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
+from function_model import Call
 from torch import nn
-
-
-class Run(nn.Module):
-    """A function as a model."""
-
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def forward(self, *args):
-        return self.function(*args)
 
 
 def checked(opts):
@@ -37,7 +27,7 @@ def checked(opts):
     ],
 )
 def test_a_run_that_makes_a_bad_number_fails(opts, function, op, what):
-    model = poptorch.inferenceModel(Run(function), checked(opts))
+    model = poptorch.inferenceModel(Call(function), checked(opts))
     with pytest.raises(poptorch.Error, match=f"floating point exception.*({what})") as caught:
         model(torch.ones(4, 4))
     assert op in str(caught.value) and "test_float_exceptions.py" in str(caught.value)
@@ -57,7 +47,7 @@ def test_good_numbers_and_given_ones_pass(opts):
 
 
 def test_without_the_option_bad_numbers_are_results(opts):
-    assert poptorch.inferenceModel(Run(torch.log), opts)(-torch.ones(2)).isnan().all()
+    assert poptorch.inferenceModel(Call(torch.log), opts)(-torch.ones(2)).isnan().all()
 
 
 def test_weights_stay_when_training_fails(opts):
@@ -94,7 +84,7 @@ def test_weights_stay_when_training_fails(opts):
     ],
 )
 def test_the_op_that_made_it_is_named(opts, function, value, op, what):
-    model = poptorch.inferenceModel(Run(function), checked(opts))
+    model = poptorch.inferenceModel(Call(function), checked(opts))
     with pytest.raises(poptorch.Error, match=rf"\[\w*{op}\w*\] floating point exception.*{what}"):
         model(torch.full((4,), value))
 

@@ -7,20 +7,10 @@ import poptorch
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
+from function_model import Call
 from torch import nn
 
 HALF = torch.float16
-
-
-class Run(nn.Module):
-    """A function as a model."""
-
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def forward(self, *args):
-        return self.function(*args)
 
 
 def stochastic(opts, seed=7):
@@ -43,7 +33,7 @@ VALUES = [1.0001, -1.00037, 1.9999, -0.1, 3.3e-5, 1e-6, -2e-8, 1234.3, 60000.5, 
 def test_rounding_keeps_the_expectation(opts):
     n = 1 << 16
     x = torch.tensor(VALUES)[:, None].repeat(1, n)
-    got = poptorch.inferenceModel(Run(lambda x: x.half()), stochastic(opts))(x)
+    got = poptorch.inferenceModel(Call(lambda x: x.half()), stochastic(opts))(x)
     low, high = neighbours(x[:, 0])
     part = (got == high[:, None]).double().mean(1)
     assert ((got == low[:, None]).double().mean(1) + part == 1).all()
@@ -55,13 +45,13 @@ def test_rounding_keeps_the_expectation(opts):
 def test_numbers_that_float16_has_stay(opts):
     every = torch.arange(65536, dtype=torch.int32).to(torch.int16).view(HALF)
     x = every[every.isfinite()]
-    got = poptorch.inferenceModel(Run(lambda x: x.half()), stochastic(opts))(x.float())
+    got = poptorch.inferenceModel(Call(lambda x: x.half()), stochastic(opts))(x.float())
     assert torch.equal(got, x)
 
 
 def test_infinities_and_nans_stay(opts):
     x = torch.tensor([torch.inf, -torch.inf, torch.nan, 1e6])
-    got = poptorch.inferenceModel(Run(lambda x: x.half()), stochastic(opts))(x)
+    got = poptorch.inferenceModel(Call(lambda x: x.half()), stochastic(opts))(x)
     torch.testing.assert_close(got, x.half(), equal_nan=True)
 
 
@@ -69,7 +59,7 @@ def test_a_seed_gives_the_same_run_again_and_calls_differ(opts):
     x = torch.rand(4096)
 
     def two_calls(seed):
-        model = poptorch.inferenceModel(Run(lambda x: x.half()), stochastic(opts.clone(), seed))
+        model = poptorch.inferenceModel(Call(lambda x: x.half()), stochastic(opts.clone(), seed))
         return model(x), model(x)
 
     a, b = two_calls(3)
@@ -99,7 +89,7 @@ def test_a_seed_gives_the_same_run_again_and_calls_differ(opts):
 def test_results_of_ops_are_rounded_at_random_without_bias(opts, function):
     torch.manual_seed(0)
     x, y = torch.randn(64, 64).half(), torch.randn(64, 64).half()
-    model = poptorch.inferenceModel(Run(function), stochastic(opts).deviceIterations(1))
+    model = poptorch.inferenceModel(Call(function), stochastic(opts).deviceIterations(1))
     runs = torch.stack([model(x, y).double() for _ in range(64)])
     want = function(x.double(), y.double())
     nearest = function(x, y).double()
@@ -147,12 +137,12 @@ def test_small_updates_are_not_lost(opts):
 def test_partials_in_float32_unless_asked(opts):
     # 1 + 4096 * 2^-12: in float16 nothing can be added to 2048 halves one by one.
     x, y = torch.ones(1, 8192).half(), torch.ones(8192, 1).half()
-    full = poptorch.inferenceModel(Run(torch.mm), opts.clone())(x, y * 0.25 + 2**-12)
+    full = poptorch.inferenceModel(Call(torch.mm), opts.clone())(x, y * 0.25 + 2**-12)
     exact = torch.mm(x.double(), (y * 0.25 + 2**-12).half().double())
     assert abs(full.item() - exact.item()) <= 1.0
     half = opts.clone()
     half.Precision.setPartialsType(torch.half)
-    rounded = poptorch.inferenceModel(Run(torch.mm), half)(x, y * 0.25 + 2**-12)
+    rounded = poptorch.inferenceModel(Call(torch.mm), half)(x, y * 0.25 + 2**-12)
     torch.testing.assert_close(rounded, full, rtol=2e-2, atol=0)
 
 
@@ -168,7 +158,7 @@ def test_half_partials_round_between_pieces(opts, function, shapes):
     torch.manual_seed(0)
     args = [torch.randn(s).half() for s in shapes]
     opts.Precision.setPartialsType(torch.half)
-    got = poptorch.inferenceModel(Run(function), opts)(*args)
+    got = poptorch.inferenceModel(Call(function), opts)(*args)
     want = function(*(a.double() for a in args))
     nearest = (want.half().double() - want).abs().mean()
     error = (got.double() - want).abs().mean()
@@ -228,9 +218,9 @@ def test_half_partials_round_in_gradients_too(opts, layer, shape):
 def test_half_partials_leave_float32_alone(opts):
     torch.manual_seed(0)
     x, y = torch.randn(5, 300), torch.randn(300, 7)
-    plain = poptorch.inferenceModel(Run(torch.mm), opts.clone())(x, y)
+    plain = poptorch.inferenceModel(Call(torch.mm), opts.clone())(x, y)
     opts.Precision.setPartialsType(torch.half)
-    assert torch.equal(poptorch.inferenceModel(Run(torch.mm), opts)(x, y), plain)
+    assert torch.equal(poptorch.inferenceModel(Call(torch.mm), opts)(x, y), plain)
 
 
 def test_norms_are_stable_with_and_without_the_option(opts):

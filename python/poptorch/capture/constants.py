@@ -15,6 +15,7 @@ aten = torch.ops.aten
 
 # Larger tensors are data, not decisions; remembering how to make them again would keep them alive.
 MOST_ELEMENTS = 1 << 20
+_READ = aten._local_scalar_dense.default
 _UNDEFINED = {"aten::empty", "aten::empty_strided", "aten::empty_like", "aten::new_empty"}
 
 
@@ -53,9 +54,9 @@ def value_of(tensor, drawn=False):
     return recipe
 
 
-def is_drawn(tensor):
-    """Whether the value of a tensor is known only by drawing random numbers."""
-    recipe = _recipe_of(tensor)
+def draws(func, args):
+    """Whether a call lets Python read a value that is known only by drawing random numbers."""
+    recipe = _recipe_of(args[0]) if func is _READ else None
     return isinstance(recipe, Recipe) and recipe.random
 
 
@@ -157,8 +158,7 @@ def static_form(func, args, kwargs):
     if func not in _FROM_DATA:
         return None
     leaves, spec = pytree.tree_flatten((args, kwargs))
-    drawn = func is aten._local_scalar_dense.default
-    known = [value_of(t, drawn) if isinstance(t, torch.Tensor) else t for t in leaves]
+    known = [value_of(t, func is _READ) if isinstance(t, torch.Tensor) else t for t in leaves]
     if any(v is None and t is not None for v, t in zip(known, leaves, strict=True)):
         return None
     own, named = pytree.tree_unflatten(known, spec)
@@ -177,7 +177,7 @@ _INDEXED = {
     aten._index_put_impl_.default,
 }
 _FROM_DATA = {
-    aten._local_scalar_dense.default,
+    _READ,
     aten.equal.default,
     aten.nonzero.default,
     aten._unique.default,

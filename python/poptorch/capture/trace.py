@@ -187,7 +187,7 @@ class _Tagger(private.TorchDispatchMode):
             if func in constants.MAYBE_STATIC:
                 out = constants.static_form(func, args, kwargs)
                 if out is not None:
-                    if constants.is_drawn(args[0]):
+                    if constants.draws(func, args):
                         session.warn_of_draw(tag)
                     return out
             out = func(*args, **kwargs)

@@ -21,8 +21,8 @@ _empty = torch.empty_strided
 _Tensor = torch.Tensor
 
 
-def backward_error() -> None:
-    """What ``backward()`` of a result does."""
+def backward_error(*args: Any, **kwargs: Any) -> None:
+    """What ``backward()`` of a result does, whatever it is given."""
     raise createPoptorchError(
         "backward() cannot be called explicitly on outputs of a PopTorch model: the backward pass "
         "and the weight update are part of the call."

@@ -8,6 +8,7 @@ import torch
 
 from poptorch._checks import check_tensor
 from poptorch._errors import createPoptorchError
+from poptorch.capture.constants import value_of
 
 
 def fps(
@@ -62,11 +63,11 @@ def nearest(
     if batch_x is not None or batch_y is not None:
         ids_x = _batch_ids(batch_x, x.shape[0], "batch_x")
         ids_y = _batch_ids(batch_y, y.shape[0], "batch_y")
-        if isinstance(batch_x, list) and isinstance(batch_y, list):
-            if not set(batch_x) <= set(batch_y):
-                raise createPoptorchError(
-                    "Some batch indices occur in 'batch_x' that do not occur in 'batch_y'"
-                )
+        known_x, known_y = _known(ids_x), _known(ids_y)
+        if known_x is not None and known_y is not None and not set(known_x) <= set(known_y):
+            raise createPoptorchError(
+                "Some batch indices occur in 'batch_x' that do not occur in 'batch_y'"
+            )
         other = ids_x.unsqueeze(1) != ids_y.unsqueeze(0)
         distance = distance.masked_fill(other, math.inf)
     return distance.argmin(1)
@@ -75,10 +76,16 @@ def nearest(
 def _batch_ids(ids: Any, rows: int, name: str) -> torch.Tensor:
     if ids is None:
         return torch.zeros(rows, dtype=torch.int64)
-    if isinstance(ids, list):
-        if ids != sorted(ids):
-            raise createPoptorchError(f"'{name}' is not sorted")
-        ids = torch.tensor(ids)
+    ids = torch.tensor(ids) if isinstance(ids, list) else ids
+    known = _known(ids)
+    if known is not None and known != sorted(known):
+        raise createPoptorchError(f"'{name}' is not sorted")
     if ids.numel() != rows:
         raise createPoptorchError(f"'{name}' must have one id for each of the {rows} rows")
     return ids.reshape(rows)
+
+
+def _known(ids: torch.Tensor) -> list[int] | None:
+    """The values of a tensor; None while a model is captured that computes or is given them."""
+    value = value_of(ids)
+    return None if value is None else value.flatten().tolist()

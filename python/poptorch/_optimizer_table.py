@@ -147,6 +147,12 @@ def algorithm_of(optimizer: Any) -> Algorithm:
     assert row is not None, (
         f"Unsupported optimizer type: {type(optimizer)}. Supported are {', '.join(known)}."
     )
+    return row
+
+
+def warn_of_subclass(optimizer: Any) -> None:
+    """Say that the code of a class derived from a known one does not run."""
+    row = algorithm_of(optimizer)
     if type(optimizer) not in row.classes:
         logger.warning(
             "%s is a subclass of %s: it is unlikely to behave as intended, because its step() "
@@ -154,7 +160,6 @@ def algorithm_of(optimizer: Any) -> Algorithm:
             type(optimizer),
             row.classes[0].__name__,
         )
-    return row
 
 
 @dataclass(frozen=True)

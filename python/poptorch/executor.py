@@ -16,7 +16,12 @@ from poptorch._errors import createPoptorchError
 from poptorch._executable import Executable
 from poptorch._inspection import Anchor, Inspection
 from poptorch._logging import logger
-from poptorch._optimizer_table import Settings, needs_running_mean, settings_of
+from poptorch._optimizer_table import (
+    Settings,
+    needs_running_mean,
+    settings_of,
+    warn_of_subclass,
+)
 from poptorch._optimizers import AttributeWatch, DeviceOptimizer
 from poptorch._options_check import check_compilable
 from poptorch._pending import add_pending_methods
@@ -317,6 +322,7 @@ class PoplarExecutor(Inspection):
                 MeanReductionStrategy.Running
             )
         self._attribute_watch(optimizer, self._options._relax_optimizer_checks)
+        warn_of_subclass(optimizer)
         self._optimizer = optimizer
         if isinstance(optimizer, PoptorchOptimizer):
             optimizer._fetch_state = self._read_optim_state_dict_if_needed

@@ -114,6 +114,12 @@ def _check_accum_types(**types: torch.dtype) -> None:
         )
 
 
+_NUMBERS = frozenset(
+    ("lr", "momentum", "dampening", "weight_decay", "eps", "alpha")
+    + ("loss_scaling", "velocity_scaling", "max_grad_norm", "max_weight_norm")
+)
+
+
 def _check_numbers(values: dict[str, Any]) -> None:
     for name, value in values.items():
         if name == "betas":
@@ -121,7 +127,7 @@ def _check_numbers(values: dict[str, Any]) -> None:
             assert ok and all(isinstance(beta, (int, float)) for beta in value), (
                 f"betas must be a tuple of two numbers, got {value!r}"
             )
-        elif name in ("lr", "momentum", "dampening", "weight_decay", "eps", "alpha"):
+        elif name in _NUMBERS:
             assert isinstance(value, (int, float)) and not isinstance(value, bool), (
                 f"Expected a number for {name}, got {value!r}"
             )
@@ -136,7 +142,7 @@ class _TorchOptimizer(Optimizer):
     def _setup(self, params: Any, torch_args: dict[str, Any], extras: dict[str, Any]) -> None:
         Optimizer.__init__(self)
         given = _given(**torch_args)
-        _check_numbers(given)
+        _check_numbers({**given, **_given(**extras)})
         accepted = inspect.signature(self._torch.__init__).parameters
         passed = {key: value for key, value in given.items() if key in accepted}
         self._torch.__init__(self, params, **passed)

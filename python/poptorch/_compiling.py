@@ -111,8 +111,9 @@ def compile_model(
             loss_scaling=training and settings.scales_loss,
             module_scopes=options._module_namescope_enabled,
             casting=_casting(options.Precision),
+            progress=bar.capture,
         )
-    bar.captured()
+    bar.capture(1)
     for info in captured.params:
         if id(info.tensor) in standins:
             info.tensor = standins[id(info.tensor)][1]

@@ -29,7 +29,8 @@ class Error(Exception):
 
     def _format(self) -> str:
         text = f"'{self.type}': {self.message}{self._action}"
-        if not self.location:
+        # Errors of capture say where at the end of their message, with the text of the line.
+        if not self.location or f"at {self.location}" in self.message:
             return text
         if self.type != PY_ERROR_TYPE:  # the first word of a location is file:line
             text = f"In {self.location.split(' ')[0]}: {text}"

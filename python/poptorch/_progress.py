@@ -10,17 +10,22 @@ from tqdm import tqdm
 
 BAR_FORMAT = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}]"
 TOTAL = 100
-# Capture is about this share of a compilation; the core reports the rest from 0 to 100.
-CAPTURE_SHARE = 30
+# Capture is about this share of the time; the core reports the rest from 0 to 100.
+CAPTURE_SHARE = 80
 
 
 class ProgressBar:
-    """A bar from 0 to 100; calling it with (progress, total) moves it forward, never back."""
+    """A bar from 0 to 100; calling it with (progress, total) moves it forward, never back.
+
+    It is drawn on a terminal only.
+    """
 
     def __init__(self, shown: bool) -> None:
-        self._bar = (
-            tqdm(total=TOTAL, desc="Graph compilation", bar_format=BAR_FORMAT) if shown else None
-        )
+        self._bar = None
+        if shown:
+            self._bar = tqdm(
+                total=TOTAL, desc="Graph compilation", bar_format=BAR_FORMAT, disable=None
+            )
 
     def __call__(self, progress: int, total: int = TOTAL) -> None:
         if self._bar is None:
@@ -29,9 +34,9 @@ class ProgressBar:
         if step > 0:
             self._bar.update(step)
 
-    def captured(self) -> None:
-        """Capture has ended; the core begins."""
-        self(CAPTURE_SHARE)
+    def capture(self, fraction: float) -> None:
+        """This much of capture is done."""
+        self(int(CAPTURE_SHARE * fraction))
 
     def core(self, percent: int) -> None:
         """The core has done ``percent`` of its part."""

@@ -27,7 +27,9 @@ from poptorch._options_check import check_compilable
 from poptorch._pending import add_pending_methods
 from poptorch._progress import Compilation
 from poptorch._replica_groups import Grouping, ParameterProxy
+from poptorch._tracebacks import shorten
 from poptorch._version import __version__
+from poptorch.capture.errors import excluding
 from poptorch.enums import ConnectionType, MeanReductionStrategy, OutputMode
 from poptorch.optim import SGD
 from poptorch.optim import Optimizer as PoptorchOptimizer
@@ -95,7 +97,11 @@ class PoplarExecutor(Inspection):
         """
         executable = self._executable
         if executable is None or not self._is_attached:
-            executable = self._make_ready(args, kwargs)
+            try:
+                executable = self._make_ready(args, kwargs)
+            except BaseException as error:
+                self._shorten(error)
+                raise
         tensors = given = executable.match(args, kwargs)
         if tensors is None:
             tensors, given = self._checked_tensors(executable, args, kwargs)
@@ -150,7 +156,15 @@ class PoplarExecutor(Inspection):
         if self._executable is not None:
             logger.warning("Call to compile() ignored: model already compiled")
             return
-        self._compile(args, kwargs)
+        try:
+            self._compile(args, kwargs)
+        except BaseException as error:
+            self._shorten(error)
+            raise
+
+    def _shorten(self, error: BaseException) -> None:
+        with excluding(self._options._source_location_excludes):
+            shorten(error)
 
     def _compile(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         check_compilable(self._options, self._training)
@@ -215,10 +229,6 @@ class PoplarExecutor(Inspection):
         """How long the compilation took."""
         if self._executable is None:
             raise createPoptorchError("Please compile the model before obtaining compilation time.")
-        if not self._options._show_compilation_progress_bar:
-            raise createPoptorchError(
-                "Please set showCompilationProgressBar option to True before compiling."
-            )
         assert self._compilation.duration is not None
         return self._compilation.duration
 

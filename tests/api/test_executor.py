@@ -8,6 +8,7 @@ import dataclasses
 import datetime
 import gc
 import pickle
+import sys
 import weakref
 
 import poptorch
@@ -371,12 +372,16 @@ def test_compile_without_running(regression, batch, opts, log):
     assert "Call to compile() ignored" in log.text
 
 
-def test_compilation_time_and_bar(regression, batch, capsys):
+def test_compilation_time_and_bar(regression, batch, capsys, monkeypatch):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     inference = poptorch.inferenceModel(regression)
     inference(batch[0])
     assert inference.compilationTime() > datetime.timedelta(0)
     shown = capsys.readouterr().err
     assert "Graph compilation: 100%" in shown and "100/100 [00:00<" in shown
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: False)
+    poptorch.inferenceModel(regression)(batch[0])
+    assert capsys.readouterr().err == "", "a log file gets no bar"
 
 
 def test_destroy_allows_new_shapes(regression, batch, opts):

@@ -149,8 +149,7 @@ def test_calls_that_need_a_compiled_model(regression, opts):
     with pytest.raises(poptorch.Error, match="Please compile the model before"):
         inference.compilationTime()
     inference(torch.ones(4, 3))
-    with pytest.raises(poptorch.Error, match="Please set showCompilationProgressBar option"):
-        inference.compilationTime()
+    assert inference.compilationTime().total_seconds() > 0, "without the bar as well"
 
 
 def test_an_offline_target_is_never_run(regression, batch, opts):

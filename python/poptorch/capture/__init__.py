@@ -153,6 +153,7 @@ def capture(
     loss_scaling=False,
     module_scopes=True,
     casting=None,
+    progress=None,
 ):
     """Captures one call `model(*args, **kwargs)` as text IR; returns a Capture.
 
@@ -166,6 +167,7 @@ def capture(
         loss_scaling: backward starts with the state "loss:scale" instead of 1.
         module_scopes: whether locations in the text name the module of an op.
         casting: a casting.Casting; None leaves all types to torch.
+        progress: called with the fraction that is done, now and then.
     """
     from .emit import emit
     from .trace import trace_model
@@ -180,6 +182,7 @@ def capture(
             native_ops=native_ops,
             module_scopes=module_scopes,
             casting=casting,
+            progress=progress,
         )
         emitted = emit(traced, native_ops, name, loss_scaling)
     return _result(traced, emitted)

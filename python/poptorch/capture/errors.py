@@ -6,7 +6,10 @@ import linecache
 import os
 import sys
 
-_HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_PACKAGES = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
+_HERE = tuple(os.path.join(_PACKAGES, name, "") for name in ("poptorch", "lightning_ipu"))
+_LIBRARY = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
+_SITE = ("site-packages", "dist-packages")
 _internal_code = {}
 _excludes = ()
 
@@ -32,36 +35,55 @@ def excluding(fragments):
         _excludes, _internal_code = saved
 
 
-def is_internal(code):
-    """Whether a code object belongs to torch or to this package rather than to the user."""
-    known = _internal_code.get(code)
+def is_internal(frame):
+    """Whether a frame is of torch, Python's library or this package rather than of the user."""
+    known = _internal_code.get(frame.f_code)
     if known is None:
-        name = code.co_filename
-        known = name.startswith((_TORCH, _HERE, "<")) and not name.startswith("<ipython")
-        known = known or any(fragment in name for fragment in _excludes)
-        _internal_code[code] = known
+        known = _internal_code[frame.f_code] = _is_internal(frame)
     return known
+
+
+def _is_internal(frame):
+    name = frame.f_code.co_filename
+    if name.startswith("<eval_with_key>"):
+        return False  # a model that torch.fx or torch.export has written
+    if name.startswith("<"):
+        # Typed in, in a cell, or made with exec: then it belongs to the module that ran it.
+        name = frame.f_globals.get("__file__") or ""
+        made_by_torch = frame.f_globals.keys() <= {"fn", "__builtins__"}  # by make_fx
+        frozen = frame.f_code.co_filename.startswith("<frozen")
+        if frozen or made_by_torch or any(site in name for site in _SITE):
+            return True
+    if name.startswith(_LIBRARY):
+        return not name[len(_LIBRARY) :].startswith(_SITE) or name.startswith(_TORCH)
+    return name.startswith((_TORCH, *_HERE)) or any(fragment in name for fragment in _excludes)
 
 
 def user_frame(frame=None):
     """(file, line) of the innermost frame that is the user's, ("", 0) if there is none."""
     frame = frame or sys._getframe(1)
     while frame is not None:
-        if not is_internal(frame.f_code):
+        if not is_internal(frame):
             return frame.f_code.co_filename, frame.f_lineno
         frame = frame.f_back
     return "", 0
 
 
 def user_line_of(error):
-    """(file, line) of the user's frame nearest to where `error` was raised."""
+    """(file, line) of the user's frame nearest to where `error` was raised; if forward has none,
+    of the call that runs now."""
     found = ("", 0)
     trace = error.__traceback__
     while trace is not None:
-        if not is_internal(trace.tb_frame.f_code):
+        if not is_internal(trace.tb_frame):
             found = trace.tb_frame.f_code.co_filename, trace.tb_lineno
         trace = trace.tb_next
-    return found
+    return found if found[0] else user_frame()
+
+
+def printable(name):
+    """A file name as text that any encoding can write; names need not be UTF-8."""
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 def describe(where):
@@ -70,7 +92,7 @@ def describe(where):
     if not file:
         return "unknown line"
     text = linecache.getline(file, line).strip()
-    return f"{file}:{line}" + (f"\n    {text}" if text else "")
+    return f"{printable(file)}:{line}" + (f"\n    {text}" if text else "")
 
 
 def make_error(message, where=("", 0)):
@@ -78,9 +100,17 @@ def make_error(message, where=("", 0)):
     from poptorch._errors import Error
 
     file, line = where
-    location = f"{file}:{line}" if file else ""
+    location = f"{printable(file)}:{line}" if file else ""
     full = f"{message}\n  at {describe(where)}" if file else message
     return Error(full, location=location)
+
+
+NOTE = "while capturing the model"
+
+
+def is_told(error):
+    """Whether the note of an exception says that it came out of a captured model."""
+    return any(str(note).startswith(NOTE) for note in getattr(error, "__notes__", ()))
 
 
 _STATIC = "A model is captured once and compiled into a fixed program"

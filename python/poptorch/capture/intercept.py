@@ -421,6 +421,9 @@ class Interceptor(private.TorchFunctionMode):
         self._loss_depth += loss
         try:
             out = self._call(func, args, kwargs)
+        except Exception as error:
+            self.session.failed = error, func, args, kwargs
+            raise
         finally:
             self._loss_depth -= loss
         if loss and self._loss_depth == 0:

@@ -21,6 +21,8 @@ from . import constants, errors, library, mutations, placement, state, structure
 from .decompositions import trace_table
 from .intercept import Interceptor
 from .overlap import Overlap
+from .progress import Progress
+from .telling import told
 
 NO_LOSS = "Couldn't find a loss in graph!"
 MANY_LOSSES = (
@@ -99,6 +101,8 @@ class Session:
         self.hosting = False  # runs a function for real, to see what it returns
         self.cpu_ops = {}  # ID of poptorch.CPU -> function
         self.swap = None  # the _Swap of the model that is captured
+        self.progress = Progress()
+        self.failed = None  # the exception that a torch function raised last, and its call
         self._draws = set()  # lines where Python read a random number
         self._scopes = scopes
         self._scope_stack = []
@@ -127,8 +131,13 @@ class Session:
                 errors.describe(tag[:2]),
             )
 
+    def scope_of(self, module):
+        """The name of a module of the model, or None."""
+        return self._scopes.get(id(module))
+
     def enter_module(self, module, _args):
         self._scope_stack.append(self._scopes.get(id(module)))
+        self.progress.enter_module(module)
         if self.casting is not None:
             self.casting.enter_module(module)
 
@@ -150,6 +159,7 @@ class Session:
     def backward_tag(self):
         number = private.running_sequence_number()
         if number is not None:
+            self.progress.backward(number)
             found = self.by_sequence.get(number)
             if found is not None:
                 self.last_tag = found._replace(backward=True)
@@ -394,13 +404,24 @@ def _check_state_of_result(leaves):
             raise errors.make_error(f"forward returned a tensor of layout {leaf.layout}")
 
 
-def trace_model(model, args, kwargs, *, training, native_ops, module_scopes=True, casting=None):
+def trace_model(
+    model,
+    args,
+    kwargs,
+    *,
+    training,
+    native_ops,
+    module_scopes=True,
+    casting=None,
+    progress=None,
+):
     """Captures one call `model(*args, **kwargs)`; returns a Traced."""
     slots = collect_state(model)
     scopes = {}
     for name, module in model.named_modules() if module_scopes else ():
         scopes.setdefault(id(module), name)
     session = Session(training, native_ops, scopes, casting)
+    session.progress = Progress(model, training, progress)
     inputs = structure.argument_leaves(args, kwargs)
     fake_mode = private.FakeTensorMode(allow_non_fake_inputs=True)
     table = trace_table()
@@ -457,15 +478,18 @@ def _run_joint(model, args, kwargs, session, traced, tensors):
     swap = session.swap = _Swap(model, traced.slots)
     hooks = private.module_hooks(session.enter_module, session.leave_module)
     with swap, hooks, _Tagger(session), Interceptor(session):
-        session.in_forward = True
+        session.in_forward, failure = True, None
         try:
             with torch.set_grad_enabled(session.training):
                 result = model(*args, **kwargs)
         except Exception as error:
-            _note(error)
-            raise
+            failure = told(error, session)
+            if failure is error:
+                raise
         finally:
             session.in_forward = False
+        if failure is not None:
+            raise failure  # here, because there it would come up while handling the other
         problems = swap.problems()
         if problems:
             raise errors.make_error("; ".join(problems))
@@ -532,6 +556,7 @@ def _differentiate(session, loss, slots):
         raise errors.make_error(f"The loss must be of a floating-point type, not {loss.dtype}")
     session.in_backward = True
     number = loss.grad_fn._sequence_nr()
+    session.progress.begin_backward(min(session.by_sequence, default=0), number)
     seed = session.by_sequence.get(number)
     if seed is not None:
         session.last_tag = seed._replace(backward=True)
@@ -545,17 +570,7 @@ def _differentiate(session, loss, slots):
                 allow_unused=True,
             )
     except Exception as error:
-        _note(error)
+        told(error, session, "backward")
         raise
     finally:
         session.in_backward = False
-
-
-def _note(error):
-    """Says, without changing the error, that it came up while a model was being captured."""
-    where = errors.user_line_of(error)
-    text = "while capturing the model's forward"
-    if where[0]:
-        text += f", at {errors.describe(where)}"
-    if not getattr(error, "__notes__", None):
-        error.add_note(text)

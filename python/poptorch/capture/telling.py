@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An exception of forward as the user is to see it: torch's own words, the module, the line, and
+what to try."""
+
+import re
+
+import torch
+from torch.utils import _pytree as pytree
+
+from poptorch._errors import Error
+
+from . import _torch_private as private
+from . import errors
+from .advice import advice_for
+
+_LARGE = 1 << 24  # elements; more are not made only for a message
+_FAKE = re.compile(r"\b(torch\._subclasses\.fake_tensor\.)?FakeTensor\b(\(\.\.\., )?")
+
+
+def told(error, session, phase="forward"):
+    """`error`, which came out of forward or backward, with a note; or torch's own in its place."""
+    if isinstance(error, Error) and error.location:
+        return error
+    where = errors.user_line_of(error)
+    failed = session.failed
+    call = failed[1:] if failed is not None and failed[0] is error else None
+    module = _module_of(error, session)
+    if call is not None and not isinstance(error, Error):
+        error = _in_eager(error, *call)
+    _hide_fakes(error)
+    if not errors.is_told(error):
+        text = f"{errors.NOTE}'s {phase}{module}"
+        if where[0]:
+            text += f", at {errors.describe(where)}"
+        advice = advice_for(error, call)
+        error.add_note(f"{text}\n{advice}" if advice else text)
+    return error
+
+
+def _in_eager(error, func, args, kwargs):
+    """What torch raises for the same call on real tensors: rules for shapes are worded otherwise
+    there. `error` itself if it raises nothing."""
+    space = getattr(func, "__module__", None) or "torch"
+    tensors = [t for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
+    if not space.startswith("torch") or sum(t.numel() for t in tensors) > _LARGE:
+        return error
+    floats = {t.dtype for t in tensors if t.dtype.is_floating_point}
+
+    def stand_in(value):
+        if not isinstance(value, torch.Tensor):
+            return value
+        # Types that are unlike are no mistake here, so they shall not hide the one that is.
+        mixed = value.dtype.is_floating_point and len(floats) > 1
+        return torch.zeros(value.shape, dtype=torch.float32 if mixed else value.dtype)
+
+    def run():
+        real_args, real_kwargs = pytree.tree_map(stand_in, (args, kwargs))
+        with torch.no_grad():
+            func(*real_args, **real_kwargs)
+
+    try:
+        with torch._C.DisableTorchFunction():
+            private.without_modes(run)
+    except Exception as found:
+        if type(found) is type(error):
+            error.args = found.args
+            return error
+        found.__context__, found.__cause__ = error.__context__, error.__cause__
+        found.__suppress_context__ = error.__suppress_context__
+        return found.with_traceback(error.__traceback__)
+    return error
+
+
+def _hide_fakes(error):
+    """Tensors are just tensors to the user."""
+
+    def rename(match):
+        return "Tensor(" if match[2] else "torch.Tensor" if match[1] else "Tensor"
+
+    if any(isinstance(a, str) and "FakeTensor" in a for a in error.args):
+        error.args = tuple(_FAKE.sub(rename, a) if isinstance(a, str) else a for a in error.args)
+
+
+def _module_of(error, session):
+    """The module whose forward was running, if it has a name."""
+    found, trace = None, error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code is torch.nn.Module._call_impl.__code__:
+            found = trace.tb_frame.f_locals.get("self")
+        trace = trace.tb_next
+    name = session.scope_of(found)
+    return f", in module {name} ({type(found).__name__})" if name else ""

@@ -30,6 +30,7 @@ from poptorch._device import ipuHardwareIsAvailable, ipuHardwareVersion
 from poptorch._hooks import registerPostCompileHook, registerPreCompileHook
 from poptorch._pending import pending_function
 from poptorch._process import install
+from poptorch._suggest import did_you_mean
 from poptorch.dataloader import AsynchronousDataAccessor, DataLoader
 from poptorch.executor import PoplarExecutor, inferenceModel, trainingModel
 
@@ -79,6 +80,13 @@ __all__ = [
     *enums.__all__,
     *ops.__all__,
 ]
+
+
+def __getattr__(name: str) -> object:
+    raise AttributeError(
+        f"module 'poptorch' has no attribute '{name}'.{did_you_mean(name, __all__)}"
+    )
+
 
 install()
 # Lightning's IPUs, where torch's own way of loading them is switched off.

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from poptorch._options_table import OPTIONS, UNSET, Option
+from poptorch._suggest import did_you_mean, no_member
 
 _INTERNAL = ("_values", "_is_frozen")
 
@@ -45,7 +46,14 @@ class OptionsDict:
         values = self.__dict__.get("_values", {})
         if option in values:
             return values[option]
-        raise AttributeError(f"Invalid attribute {option}.")
+        raise AttributeError(f"Invalid attribute {option}.{self._meant(option)}")
+
+    def _meant(self, option: str) -> str:
+        """The name here, or of another object of the options, that ``option`` is like."""
+        names = (*self.__dict__.get("_values", ()), *dir(type(self)))  # methods win
+        here = [name for name in names if not name.startswith("_")]
+        elsewhere = [f"{row.section}.{row.setter}" for row in OPTIONS if row.setter and row.section]
+        return did_you_mean(option, here) or did_you_mean(option, elsewhere)
 
     def __setattr__(self, option: str, value: Any) -> None:
         self.checkIsFrozen(option)
@@ -57,7 +65,8 @@ class OptionsDict:
             raise AttributeError(f"Invalid private attribute {option}.")
         else:
             raise AssertionError(
-                f"Invalid option {option}, valid options are {sorted(self._public())}"
+                f"Invalid option {option}, valid options are {sorted(self._public())}."
+                f"{self._meant(option)}"
             )
 
     def __call__(self, option: str) -> Any:
@@ -69,7 +78,8 @@ class OptionsDict:
         for option, value in kwargs.items():
             self.checkIsFrozen(option)
             assert option in self._values, (
-                f"Invalid option {option}, valid options are {sorted(self._public())}"
+                f"Invalid option {option}, valid options are {sorted(self._public())}."
+                f"{self._meant(option)}"
             )
             self._values[option] = _checked(option, value, self._values[option], self._rows)
         return self
@@ -141,7 +151,7 @@ def _checked(option: str, value: Any, current: Any, rows: dict[str, Option]) -> 
     if row is not None and row.check is not None:
         value = row.check(value)
     if row is not None and row.enum is not None:
-        assert value in list(row.enum), f"Expected a poptorch.{row.enum.__name__}, got {value!r}"
+        assert value in list(row.enum), no_member(row.enum, value)
         value = int(value)
     if current is UNSET or current is None:
         return value
@@ -168,9 +178,7 @@ def _make_setter(row: Option) -> Callable[..., Any]:
         bound = signature.bind(self, *args, **kwargs)
         bound.apply_defaults()
         value = bound.arguments[parameter.name]
-        assert row.enum is None or isinstance(value, row.enum), (
-            f"Expected a poptorch.{row.enum.__name__}, got {value!r}"
-        )
+        assert row.enum is None or isinstance(value, row.enum), no_member(row.enum, value)
         if row.backend:
             self.checkIsFrozen(row.key)
             self._backend.set(row.key, row.check(value) if row.check else value)

@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The enumerations of the public API, with the values programs may have stored as integers."""
 
-from enum import Enum, IntEnum
+from enum import Enum, EnumMeta, IntEnum
+from typing import Any
+
+from poptorch._suggest import did_you_mean
 
 __all__ = [
     "AnchorMode",
@@ -23,7 +26,22 @@ __all__ = [
 ]
 
 
-class OutputMode(IntEnum):
+class _Members(EnumMeta):
+    """Names the member that was meant."""
+
+    def __getattr__(cls, name: str) -> Any:
+        members = cls.__dict__.get("_member_map_", {})
+        if name in members:
+            return members[name]
+        if name.startswith("_"):
+            raise AttributeError(name)
+        raise AttributeError(
+            f"poptorch.{cls.__name__} has no member {name}, only {', '.join(members)}."
+            f"{did_you_mean(name, members)}"
+        )
+
+
+class OutputMode(IntEnum, metaclass=_Members):
     """Which of the outputs of one call are returned to the host.
 
     ``Default`` becomes ``Final`` for training and ``All`` for inference when a model is wrapped.
@@ -40,7 +58,7 @@ class OutputMode(IntEnum):
 AnchorMode = OutputMode
 
 
-class ReductionType(IntEnum):
+class ReductionType(IntEnum, metaclass=_Members):
     """How gradients are reduced over accumulation steps and replicas."""
 
     Sum = 0
@@ -48,7 +66,7 @@ class ReductionType(IntEnum):
     NoReduction = 2
 
 
-class MeanReductionStrategy(IntEnum):
+class MeanReductionStrategy(IntEnum, metaclass=_Members):
     """When the division of a mean reduction happens."""
 
     Running = 0
@@ -56,7 +74,7 @@ class MeanReductionStrategy(IntEnum):
     PostAndLoss = 2
 
 
-class DataLoaderMode(IntEnum):
+class DataLoaderMode(IntEnum, metaclass=_Members):
     """Where :class:`poptorch.DataLoader` prepares batches."""
 
     Sync = 0
@@ -64,7 +82,7 @@ class DataLoaderMode(IntEnum):
     AsyncRebatched = 2
 
 
-class SharingStrategy(IntEnum):
+class SharingStrategy(IntEnum, metaclass=_Members):
     """How the dataset reaches the worker process of an asynchronous loader."""
 
     SharedMemory = 0
@@ -73,7 +91,7 @@ class SharingStrategy(IntEnum):
     ForkServer = 3
 
 
-class ConnectionType(IntEnum):
+class ConnectionType(IntEnum, metaclass=_Members):
     """When an executor attaches to its devices."""
 
     Always = 0
@@ -81,7 +99,7 @@ class ConnectionType(IntEnum):
     Never = 2
 
 
-class SyncPattern(IntEnum):
+class SyncPattern(IntEnum, metaclass=_Members):
     """Synchronisation pattern of a multi-IPU program; recorded only."""
 
     Full = 0
@@ -89,7 +107,7 @@ class SyncPattern(IntEnum):
     ReplicaAndLadder = 2
 
 
-class CommGroupType(IntEnum):
+class CommGroupType(IntEnum, metaclass=_Members):
     """How replicas are divided into groups."""
 
     All = 0
@@ -98,21 +116,21 @@ class CommGroupType(IntEnum):
     NoGrouping = 3
 
 
-class VariableRetrievalMode(IntEnum):
+class VariableRetrievalMode(IntEnum, metaclass=_Members):
     """Which copies of a grouped parameter are read back."""
 
     OnePerGroup = 0
     AllReplicas = 2
 
 
-class AutoStage(IntEnum):
+class AutoStage(IntEnum, metaclass=_Members):
     """How blocks become pipeline stages when no stages are listed."""
 
     SameAsIpu = 0
     AutoIncrement = 1
 
 
-class Liveness(IntEnum):
+class Liveness(IntEnum, metaclass=_Members):
     """How long tensors stay on chip in phased execution."""
 
     AlwaysLive = 0
@@ -121,7 +139,7 @@ class Liveness(IntEnum):
     OffChipAfterEachPhase = 3
 
 
-class HalfFloatCastingBehavior(IntEnum):
+class HalfFloatCastingBehavior(IntEnum, metaclass=_Members):
     """What an op with operands of float16 and float32 does: compute in float16, or follow
     PyTorch, which computes most in float32. The default is the first."""
 
@@ -130,14 +148,14 @@ class HalfFloatCastingBehavior(IntEnum):
     Default = 2
 
 
-class MultiConvPlanType(IntEnum):
+class MultiConvPlanType(IntEnum, metaclass=_Members):
     """How the convolutions of a ``MultiConv`` scope are planned."""
 
     Parallel = 0
     Serial = 1
 
 
-class MatMulSerializationMode(Enum):
+class MatMulSerializationMode(Enum, metaclass=_Members):
     """Which dimension ``serializedMatMul`` cuts."""
 
     InputChannels = "input_channels"
@@ -146,7 +164,7 @@ class MatMulSerializationMode(Enum):
     Disabled = "none"
 
 
-class OverlapMode(Enum):
+class OverlapMode(Enum, metaclass=_Members):
     """How far host I/O may overlap with computation."""
 
     NoOverlap = "no_overlap"

@@ -27,6 +27,7 @@ from poptorch._options_check import check_compilable
 from poptorch._pending import add_pending_methods
 from poptorch._progress import Compilation
 from poptorch._replica_groups import Grouping, ParameterProxy
+from poptorch._suggest import did_you_mean
 from poptorch._tracebacks import shorten
 from poptorch._version import __version__
 from poptorch.capture.errors import excluding
@@ -464,7 +465,18 @@ class PoplarExecutor(Inspection):
             raise AttributeError(attribute)
         if attribute in model._parameters and model._parameters[attribute] is not None:
             return ParameterProxy(self, attribute, model._parameters[attribute])
-        return getattr(model, attribute)
+        try:
+            return getattr(model, attribute)
+        except AttributeError as error:
+            if error.name not in (attribute, None):
+                raise  # of a property, which exists
+            known = [name for name in (*dir(type(self)), *dir(model)) if name[0] != "_"]
+            meant = did_you_mean(attribute, known)
+            raise AttributeError(
+                f"{str(error).rstrip('.')}, nor has its executor.{meant}",
+                name=attribute,
+                obj=self,
+            ) from None
 
     def __repr__(self) -> str:
         return module_repr(self._user_model)
@@ -498,7 +510,8 @@ def _own_options(options: Options | None, training: bool) -> Options:
     if options is None:
         options = Options()
     if not isinstance(options, Options):
-        raise createPoptorchError(f"Invalid type: 'options' is of type {type(options)}")
+        hint = ". Pass it as optimizer=..." if isinstance(options, torch.optim.Optimizer) else ""
+        raise createPoptorchError(f"Invalid type: 'options' is of type {type(options)}{hint}")
     options._freeze()
     own = options.clone()
     if own.defaultOutputMode():

@@ -23,6 +23,7 @@ from poptorch._errors import createPoptorchError
 from poptorch._geometry import fps, nearest
 from poptorch._pending import raise_not_yet
 from poptorch._print_tensor import ipu_print_tensor
+from poptorch._suggest import no_member
 from poptorch.capture import identity_loss, running_on_ipu, state, structure
 from poptorch.enums import MatMulSerializationMode, MultiConvPlanType, OverlapMode
 
@@ -102,7 +103,7 @@ def set_overlap_for_output(output_tensors: Any, mode: OverlapMode) -> Any:
 
 
 def _overlapped(tensors: Any, mode: OverlapMode, what: str) -> Any:
-    assert isinstance(mode, OverlapMode), f"Expected a poptorch.OverlapMode, got {mode!r}"
+    assert isinstance(mode, OverlapMode), no_member(OverlapMode, mode)
     leaves = structure.tensors_of(tensors)
     if not leaves or not all(isinstance(leaf, torch.Tensor) for _, leaf in leaves):
         raise createPoptorchError(f"You may only set overlap for torch.tensor {what}s")
@@ -206,9 +207,7 @@ def serializedMatMul(
         keep_precision: accumulate float16 in float32, which is always done here.
     """
     assert isinstance(lhs, torch.Tensor) and isinstance(rhs, torch.Tensor), "Expected tensors"
-    assert isinstance(mode, MatMulSerializationMode), (
-        f"Expected a poptorch.MatMulSerializationMode, got {mode!r}"
-    )
+    assert isinstance(mode, MatMulSerializationMode), no_member(MatMulSerializationMode, mode)
     assert isinstance(factor, int), f"Expected an int as factor, got {factor!r}"
     assert isinstance(keep_precision, bool), f"Expected a bool, got {keep_precision!r}"
     size = {

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from poptorch._logging import logger
+from poptorch._suggest import did_you_mean
 
 __all__ = ["LAMB", "SGD", "Adam", "AdamW", "Optimizer", "RMSprop", "VariableAttributes"]
 
@@ -133,11 +134,27 @@ def _check_numbers(values: dict[str, Any]) -> None:
             )
 
 
+#: Names that other libraries have for arguments.
+_ALSO_KNOWN_AS = {"learning_rate": " Did you mean lr?", "beta1": " Did you mean betas?"}
+
+
 class _TorchOptimizer(Optimizer):
     """The common constructor: torch's arguments to torch, the device's kept here."""
 
     _torch: type[torch.optim.Optimizer]
     _extras: dict[str, Any] = {}
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> "_TorchOptimizer":
+        """Name the argument that was meant, where Python only says that one is unknown."""
+        known = inspect.signature(cls.__init__).parameters
+        if not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in known.values()):
+            for name in kwargs:
+                if name not in known:
+                    raise TypeError(
+                        f"{cls.__name__}.__init__() got an unexpected keyword argument '{name}'."
+                        f"{did_you_mean(name, known) or _ALSO_KNOWN_AS.get(name, '')}"
+                    )
+        return super().__new__(cls)
 
     def _setup(self, params: Any, torch_args: dict[str, Any], extras: dict[str, Any]) -> None:
         Optimizer.__init__(self)

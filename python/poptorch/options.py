@@ -16,6 +16,7 @@ from poptorch._logging import logger
 from poptorch._options_impl import OptionsDict
 from poptorch._options_table import OPTIONS, Effect, partials_name
 from poptorch._progress import ProgressBar
+from poptorch._suggest import no_member
 from poptorch.enums import (
     CommGroupType,
     ConnectionType,
@@ -313,9 +314,7 @@ class Options(OptionsDict):
             output_mode: All, Final, Sum, EveryN or Default (Final for training, All otherwise).
             output_return_period: for EveryN, one device iteration in this many is returned.
         """
-        assert isinstance(output_mode, OutputMode), (
-            f"Expected a poptorch.OutputMode, got {output_mode!r}"
-        )
+        assert isinstance(output_mode, OutputMode), no_member(OutputMode, output_mode)
         if output_mode == OutputMode.EveryN:
             assert isinstance(output_return_period, int) and output_return_period > 0, (
                 "EveryN anchor must have output_return_period set to valid positive integer"

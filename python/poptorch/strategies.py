@@ -4,6 +4,7 @@
 from collections.abc import Iterable
 from typing import Any
 
+from poptorch._suggest import no_member
 from poptorch.enums import AutoStage, Liveness
 
 BlockId = str
@@ -274,7 +275,7 @@ class SerialPhasedExecution(_IPhasedExecution):
 
     def setTensorsLiveness(self, liveness: Liveness) -> "SerialPhasedExecution":
         """How long tensors stay on chip."""
-        assert isinstance(liveness, Liveness), f"Expected a poptorch.Liveness, got {liveness!r}"
+        assert isinstance(liveness, Liveness), no_member(Liveness, liveness)
         self._tensors_liveness = liveness
         return self
 

@@ -252,3 +252,29 @@ def test_what_is_no_module_is_refused():
             wrap(sound)
         with pytest.raises(poptorch.Error, match="whose forward calls it"):
             wrap(torch.jit.script(torch.nn.Linear(2, 2)))
+
+
+class Optional(torch.nn.Module):
+    """Computes its loss only if it has labels."""
+
+    def __init__(self, calls=True):
+        super().__init__()
+        self.linear = torch.nn.Linear(3, 2)
+        self.criterion = torch.nn.MSELoss()
+        self.calls = calls
+
+    def forward(self, x, mask=None, labels=None):
+        y = self.linear(x)
+        return (y, self.criterion(y, labels)) if labels is not None and self.calls else y
+
+
+def test_labels_that_were_forgotten(batch, opts):
+    with pytest.raises(poptorch.Error, match="find a loss in graph!.*The call gives no labels"):
+        poptorch.trainingModel(Optional(), opts)(batch[0])
+    poptorch.trainingModel(Optional(), opts)(batch[0], labels=batch[1])
+
+
+def test_a_loss_that_is_not_called(batch, opts):
+    text = r"The model has criterion \(MSELoss\), but forward does not call it"
+    with pytest.raises(poptorch.Error, match=text):
+        poptorch.trainingModel(Optional(calls=False), opts)(batch[0], batch[0], batch[1])

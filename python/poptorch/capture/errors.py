@@ -54,6 +54,11 @@ def _is_internal(frame):
         frozen = frame.f_code.co_filename.startswith("<frozen")
         if frozen or made_by_torch or any(site in name for site in _SITE):
             return True
+    return is_internal_file(name)
+
+
+def is_internal_file(name):
+    """Whether a file is of torch, Python's library or this package, or excluded."""
     if name.startswith(_LIBRARY):
         return not name[len(_LIBRARY) :].startswith(_SITE) or name.startswith(_TORCH)
     return name.startswith((_TORCH, *_HERE)) or any(fragment in name for fragment in _excludes)

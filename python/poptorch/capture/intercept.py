@@ -18,6 +18,7 @@ _VALUE_READS = {
     torch.Tensor.tolist: ".tolist()",
     torch.Tensor.numpy: ".numpy()",
     torch.Tensor.__array__: "Conversion to a NumPy array",
+    torch.Tensor.__reduce_ex__: "Pickling (`torch.save`, `pickle`, `multiprocessing`)",
 }
 
 _LOSS_NAMES = (
@@ -258,6 +259,18 @@ def _value_read(mode, func, args, kwargs):
     return NotImplemented
 
 
+def _text(mode, func, args, kwargs):
+    """Text of a tensor that has no value yet; eager writes single numbers by the format."""
+    tensor, spec = args[0], args[1] if len(args) > 1 else ""
+    if not isinstance(tensor, private.FakeTensor):
+        return NotImplemented
+    known = constants.value_of(tensor)
+    if known is not None:
+        return private.without_modes(lambda: func(known, *args[1:]))
+    mode.session.warn_of_text()
+    return "<unavailable>" if spec and tensor.dim() == 0 else NotImplemented
+
+
 def _tensor_split(mode, func, args, kwargs):
     """ATen reads sections given as a tensor from memory that a captured tensor does not have."""
 
@@ -390,6 +403,7 @@ HANDLERS = {
     **recurrent.HANDLERS,
     torch.linalg.lstsq: lambda mode, func, args, kwargs: lstsq(*args, **kwargs),
     **dict.fromkeys(_VALUE_READS, _value_read),
+    **dict.fromkeys((torch.Tensor.__format__, torch.Tensor.__repr__), _text),
     **dict.fromkeys(_NORM_ARGUMENTS, _norm_in_input_type),
     **dict.fromkeys(
         (

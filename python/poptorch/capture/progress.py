@@ -23,9 +23,13 @@ class Progress:
 
     def enter_module(self, module):
         """Forward has come to `module`."""
+        self._entered.add(id(module))
         if self._report is not None:
-            self._entered.add(id(module))
             self._at(self._forward * min(1.0, len(self._entered) / self._total))
+
+    def has_entered(self, module):
+        """Whether forward has called `module`."""
+        return id(module) in self._entered
 
     def begin_backward(self, first, last):
         """Nodes of autograd are numbered; backward goes from `last` to `first`."""

@@ -2,7 +2,10 @@
 """An exception of forward as the user is to see it: torch's own words, the module, the line, and
 what to try."""
 
+import contextlib
+import inspect
 import re
+import warnings
 
 import torch
 from torch.utils import _pytree as pytree
@@ -10,7 +13,7 @@ from torch.utils import _pytree as pytree
 from poptorch._errors import Error
 
 from . import _torch_private as private
-from . import errors
+from . import errors, state
 from .advice import advice_for
 
 _LARGE = 1 << 24  # elements; more are not made only for a message
@@ -27,6 +30,8 @@ def told(error, session, phase="forward"):
     module = _module_of(error, session)
     if call is not None and not isinstance(error, Error):
         error = _in_eager(error, *call)
+    if type(error).__module__.startswith("torch._subclasses"):
+        error = _in_place_of(error, RuntimeError(*error.args))
     _hide_fakes(error)
     if not errors.is_told(error):
         text = f"{errors.NOTE}'s {phase}{module}"
@@ -51,7 +56,8 @@ def _in_eager(error, func, args, kwargs):
             return value
         # Types that are unlike are no mistake here, so they shall not hide the one that is.
         mixed = value.dtype.is_floating_point and len(floats) > 1
-        return torch.zeros(value.shape, dtype=torch.float32 if mixed else value.dtype)
+        dtype = torch.float32 if mixed else value.dtype
+        return torch.zeros(value.shape, dtype=dtype, device=value.device)
 
     def run():
         real_args, real_kwargs = pytree.tree_map(stand_in, (args, kwargs))
@@ -65,10 +71,15 @@ def _in_eager(error, func, args, kwargs):
         if type(found) is type(error):
             error.args = found.args
             return error
-        found.__context__, found.__cause__ = error.__context__, error.__cause__
-        found.__suppress_context__ = error.__suppress_context__
-        return found.with_traceback(error.__traceback__)
+        return _in_place_of(error, found)
     return error
+
+
+def _in_place_of(error, found):
+    """`found`, as if it had been raised where `error` was."""
+    found.__context__, found.__cause__ = error.__context__, error.__cause__
+    found.__suppress_context__ = error.__suppress_context__
+    return found.with_traceback(error.__traceback__)
 
 
 def _hide_fakes(error):
@@ -77,8 +88,67 @@ def _hide_fakes(error):
     def rename(match):
         return "Tensor(" if match[2] else "torch.Tensor" if match[1] else "Tensor"
 
-    if any(isinstance(a, str) and "FakeTensor" in a for a in error.args):
-        error.args = tuple(_FAKE.sub(rename, a) if isinstance(a, str) else a for a in error.args)
+    def plain(value):
+        if isinstance(value, private.FakeTensor):
+            with torch._C.DisableTorchFunction():
+                return str(value)
+        return _FAKE.sub(rename, value) if isinstance(value, str) else value
+
+    changed = tuple(map(plain, error.args))
+    if any(new is not old for new, old in zip(changed, error.args, strict=True)):
+        error.args = changed
+
+
+def loss_hint(session):
+    """Why a model that could compute its loss has not done so, if that can be seen."""
+    model, args, kwargs = session.call
+    parameters = list(inspect.signature(model.forward).parameters.values())
+    kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    absent = [
+        p.name
+        for p in [p for p in parameters if p.kind not in kinds][len(args) :]
+        if p.default is None and kwargs.get(p.name) is None
+    ]
+    labels = [name for name in absent if re.search("label|target|^y$|^gt$|truth", name)]
+    if labels or len(absent) == 1:
+        name = (labels or absent)[0]
+        return (
+            f" The call gives no {name}, an argument of forward that is None by default: pass it, "
+            "if the loss is computed from it."
+        )
+    for name, module in model.named_modules():
+        loss = isinstance(module, torch.nn.modules.loss._Loss)
+        if name and loss and not session.progress.has_entered(module):
+            return f" The model has {name} ({type(module).__name__}), but forward does not call it."
+    return ""
+
+
+@contextlib.contextmanager
+def warnings_of_user():
+    """While capturing, warnings name the line of the user's, and equal ones come once."""
+    show, seen = warnings.showwarning, set()
+    plain = show is getattr(warnings, "_showwarning_orig", None)
+
+    def shown(message, category, filename, lineno, file=None, line=None):
+        text = str(message)
+        if (text, category) in seen or "FakeTensor" in text:
+            return
+        seen.add((text, category))
+        if state.current() is not None and errors.is_internal_file(filename):
+            filename, lineno = errors.user_frame()
+            line = None
+        if plain:
+            details = warnings.WarningMessage(message, category, filename, lineno, file, line)
+            warnings._showwarnmsg_impl(details)
+        else:
+            show(message, category, filename, lineno, file, line)
+
+    warnings.showwarning = shown
+    try:
+        yield
+    finally:
+        if warnings.showwarning is shown:
+            warnings.showwarning = show
 
 
 def _module_of(error, session):

@@ -18,11 +18,12 @@ from poptorch._logging import logger
 
 from . import _torch_private as private
 from . import constants, errors, library, mutations, placement, state, structure
+from .checks import CHECKS
 from .decompositions import trace_table
 from .intercept import Interceptor
 from .overlap import Overlap
 from .progress import Progress
-from .telling import told
+from .telling import loss_hint, told, warnings_of_user
 
 NO_LOSS = "Couldn't find a loss in graph!"
 MANY_LOSSES = (
@@ -102,8 +103,10 @@ class Session:
         self.cpu_ops = {}  # ID of poptorch.CPU -> function
         self.swap = None  # the _Swap of the model that is captured
         self.progress = Progress()
+        self.call = None  # the model and its arguments
         self.failed = None  # the exception that a torch function raised last, and its call
         self._draws = set()  # lines where Python read a random number
+        self._texts = set()  # lines where a tensor became text
         self._scopes = scopes
         self._scope_stack = []
 
@@ -129,6 +132,18 @@ class Session:
                 "Python reads a random number: it is drawn once, while the model is captured, and "
                 "what was decided with it stays in the program, at %s",
                 errors.describe(tag[:2]),
+            )
+
+    def warn_of_text(self):
+        """A tensor was turned into text; says so once per line."""
+        where = errors.user_frame()
+        if where not in self._texts:
+            self._texts.add(where)
+            logger.warning(
+                "A tensor is turned into text while the model is captured: it has no value yet, "
+                "and the text is not made again when the program runs. "
+                "poptorch.ipu_print_tensor(tensor) prints the values in every call.\n  at %s",
+                errors.describe(where),
             )
 
     def scope_of(self, module):
@@ -193,6 +208,9 @@ class _Tagger(private.TorchDispatchMode):
             session.convolutions += func is torch.ops.aten.convolution.default
         private.set_node_tag({"tag": tag})
         kwargs = kwargs or {}
+        check = CHECKS.get(func)
+        if check is not None:
+            check(*args, **kwargs)
         try:
             if func in constants.MAYBE_STATIC:
                 out = constants.static_form(func, args, kwargs)
@@ -385,6 +403,7 @@ def pick_loss(session, result):
         raise errors.make_error(
             f"{NO_LOSS} A training model must compute its loss in forward: use a loss of torch.nn, "
             "or mark your own with poptorch.identity_loss(loss, reduction='none')."
+            + loss_hint(session)
         )
     inner = _reachable(n for t, _ in marked for n, _ in t.grad_fn.next_functions)
     final = [(t, where) for t, where in marked if t.grad_fn not in inner]
@@ -422,6 +441,7 @@ def trace_model(
         scopes.setdefault(id(module), name)
     session = Session(training, native_ops, scopes, casting)
     session.progress = Progress(model, training, progress)
+    session.call = model, args, kwargs
     inputs = structure.argument_leaves(args, kwargs)
     fake_mode = private.FakeTensorMode(allow_non_fake_inputs=True)
     table = trace_table()
@@ -459,7 +479,8 @@ def _quiet():
     log = logging.getLogger("torch._subclasses.fake_tensor")
     before, log.disabled = log.disabled, True
     try:
-        yield
+        with warnings_of_user():
+            yield
     finally:
         log.disabled = before
 

@@ -3,6 +3,7 @@
 // parameter: fusion makes one kernel of each, or the epilogue of the product that makes the
 // gradient. Hyper-parameters are scalars read from the state "hyper:<group>", so a new learning
 // rate never recompiles.
+#include <algorithm>
 #include <optional>
 
 #include "passes/optimizer_terms.h"
@@ -71,6 +72,16 @@ void adjust_loss_scale(Builder& b, ValueId scale, const std::vector<Term>& gradi
   g.updates.push_back({steps.v, where(due, 0.0, now).v});
 }
 
+// What the model has written to a parameter by itself; its update goes on from there.
+ValueId take_written(Graph& g, ValueId param) {
+  auto it = std::find_if(g.updates.begin(), g.updates.end(),
+                         [&](const StateUpdate& u) { return u.state == param; });
+  if (it == g.updates.end()) return param;
+  const ValueId written = it->value;
+  g.updates.erase(it);
+  return written;
+}
+
 }  // namespace
 
 bool append_optimizer(Graph& g, const PassContext&) {
@@ -102,7 +113,8 @@ bool append_optimizer(Graph& g, const PassContext&) {
   clip_values(items);
   clip(items);
   for (const Item& item : items) {
-    Update update(*item.group, item.param, name_of_param[item.param], item.gradient);
+    const ValueId weights = take_written(g, item.param);
+    Update update(*item.group, item.param, weights, name_of_param[item.param], item.gradient);
     update_rule(item.group->options().kind)(update);
   }
   g.grads.clear();

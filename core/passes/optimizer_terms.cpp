@@ -119,10 +119,10 @@ Term UpdateGroup::step() {
   });
 }
 
-Update::Update(UpdateGroup& of, ValueId param, std::string name, Term gradient)
+Update::Update(UpdateGroup& of, ValueId param, ValueId weights, std::string name, Term gradient)
     : group(of), param_(param), name_(std::move(name)) {
-  Term weights{&of.builder(), param};
-  w = cast(weights, wide(weights.type().dtype));
+  Term now{&of.builder(), weights};
+  w = cast(now, wide(now.type().dtype));
   g = cast(gradient, w.type().dtype);
 }
 

@@ -119,11 +119,12 @@ class UpdateGroup {
   std::map<std::string, Term> shared_;
 };
 
-// The update of one parameter. Half-precision weights, gradients and states are computed with in
+// The update of one parameter, from its present value `weights` on: that of the state, unless the
+// model has written another. Half-precision weights, gradients and states are computed with in
 // float32.
 class Update {
  public:
-  Update(UpdateGroup& group, ValueId param, std::string name, Term gradient);
+  Update(UpdateGroup& group, ValueId param, ValueId weights, std::string name, Term gradient);
 
   UpdateGroup& group;
   Term w, g;

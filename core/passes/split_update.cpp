@@ -37,7 +37,7 @@ class Splitter {
       OptimizerGroup& moved = update_->optimizer.emplace_back(o);
       moved.params.clear();
       UpdateGroup group(here_, o);
-      const bool into = combined(group) && !has_groups(o);
+      const bool into = combined(group) && !has_groups(o) && !is_written(o);
       if (into) moved.kind = "sgd_velocity";
       for (ValueId p : o.params) {
         auto it = grad_of.find(p);
@@ -71,6 +71,14 @@ class Splitter {
   bool has_groups(const OptimizerGroup& o) const {
     return std::any_of(o.params.begin(), o.params.end(),
                        [&](ValueId p) { return groups_of(p) > 1; });
+  }
+
+  // Weights that the model itself writes are decayed as the last micro-batch leaves them, not as
+  // the first finds them.
+  bool is_written(const OptimizerGroup& o) const {
+    return std::any_of(g_.updates.begin(), g_.updates.end(), [&](const StateUpdate& u) {
+      return std::find(o.params.begin(), o.params.end(), u.state) != o.params.end();
+    });
   }
 
   // The count of micro-batches is that of all replicas: a group of them keeps a sum.

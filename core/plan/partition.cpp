@@ -328,8 +328,7 @@ class Partitioner {
     port = {PortKind::kState, 0, -1, s.name};
     if (options_.state_off_chip(s.kind, s.name, g_.type(v).shape)) return true;
     return options_.strategy == Strategy::kPipelined && options_.replicas > 1 &&
-           s.kind == SourceKind::kBuffer && updated_.count(v) > 0 &&
-           s.name.find(':') == std::string::npos;
+           updated_.count(v) > 0 && s.name.find(':') == std::string::npos;
   }
 
   ValueId add_port(int t, ValueId v, TaskPort port, const std::string& name) {

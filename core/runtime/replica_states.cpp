@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <set>
 #include <string>
 
 namespace tessera {
@@ -37,24 +38,42 @@ bool is_of_the_model(const StateDesc& s) {
   return s.owner() == s.name && s.name != "rng";
 }
 
+// Trained parameters that the model writes by itself as well. Replicas may write different values,
+// so each goes on with its own: it updates them and keeps what belongs to the update, from the
+// gradients that all have in common.
+std::set<std::string, std::less<>> written_weights(const Program& program) {
+  std::set<std::string, std::less<>> out;
+  for (const StateDesc& s : program.states)
+    if (is_of_the_model(s) && writes(program.update, s) && written_by_micro(program, s))
+      out.insert(s.name);
+  return out;
+}
+
+bool is_gradient(const StateDesc& s) {
+  return s.name.rfind("accum:", 0) == 0;
+}
+
 }  // namespace
 
 ReplicaStates::ReplicaStates(const Program& program, const RunConfig& config, std::byte* state)
     : state_(state), replicas_(config.replicas) {
   if (replicas_ <= 1) return;
+  const auto written = written_weights(program);
   int64_t at = 0, saved = 0;
   for (const StateDesc& s : program.states) {
     const bool in_micro = written_by_micro(program, s);
-    Copied c{s.offset, s.bytes(), at, replicas_, 1, false, false, true};
+    const bool own = written.count(s.owner()) > 0 && !is_gradient(s);
+    Copied c{s.offset, s.bytes(), at, replicas_, 1, false, false, true, own};
     auto it = std::find_if(config.grouped.begin(), config.grouped.end(),
                            [&](const GroupedParam& p) { return s.owner() == p.name; });
     if (it != config.grouped.end()) {
       c.group_size = it->group_size;
       c.groups = replicas_ / c.group_size;
       c.orthogonal = it->orthogonal;
-      c.hosted = true;
+      c.hosted = c.in_update = true;
       c.in_micro = in_micro || s.name == it->name;
-      rounds_ = std::max(rounds_, c.groups);
+    } else if (own) {
+      c.in_micro = in_micro && !written_by_port(program, s);
     } else if (!in_micro || !is_of_the_model(s)) {
       if (!writes(program.update, s)) continue;
       shared_.push_back({s.offset, c.bytes, saved});
@@ -63,6 +82,7 @@ ReplicaStates::ReplicaStates(const Program& program, const RunConfig& config, st
     } else {
       c.in_micro = !written_by_port(program, s);
     }
+    if (c.in_update) rounds_ = std::max(rounds_, c.groups);
     copied_.push_back(c);
     at += whole_lines(c.groups * c.bytes);
   }
@@ -135,10 +155,10 @@ void ReplicaStates::update(const std::function<void()>& run) {
       for (const Shared& s : shared_)
         copy_bytes(saved_.data() + s.saved, state_ + s.offset, s.bytes);
     for (const Copied& c : copied_)
-      if (c.hosted && round < c.groups) fetch(c, round);
+      if (c.in_update && round < c.groups) fetch(c, round);
     run();
     for (const Copied& c : copied_)
-      if (c.hosted && round < c.groups) store(c, round);
+      if (c.in_update && round < c.groups) store(c, round);
     if (round > 0)
       for (const Shared& s : shared_)
         copy_bytes(state_ + s.offset, saved_.data() + s.saved, s.bytes);

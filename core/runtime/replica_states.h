@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // States of which replicas have copies of their own. Replicas take turns in one memory: a replica's
 // copies are moved in before its micro-batch and out after it. Weights are shared and never moved,
-// unless they were asked to have a value per group of replicas.
+// unless they were asked to have a value per group of replicas, or the model writes them by itself.
 #pragma once
 
 #include <functional>
@@ -41,8 +41,9 @@ class ReplicaStates {
     int64_t copies;         // bytes into copies_, one after the other
     int64_t groups, group_size;
     bool orthogonal;
-    bool hosted;    // the host sees all copies, not the first
-    bool in_micro;  // micro-batches use it where it lies
+    bool hosted;     // the host sees all copies, not the first
+    bool in_micro;   // micro-batches use it where it lies
+    bool in_update;  // so does the update, which runs once per copy
   };
   struct Shared {
     int64_t offset, bytes, saved;

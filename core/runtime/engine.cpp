@@ -276,6 +276,7 @@ void Engine::write_state(const std::string& name, const void* from, int64_t byte
   const StateDesc& s = find_state(name);
   const int64_t need = product(state_shape(s)) * size_of(s.dtype);
   user_check(bytes == need, "[state] \"{}\" has {} bytes, {} were given", name, need, bytes);
+  user_check(from || need == 0, "[memory] the value for \"{}\" has no memory on the CPU", name);
   replicas_.write(s, static_cast<const std::byte*>(from));
   for (Loaded* l : all_loaded())
     for (Step& step : l->steps) step.kernel->state_written();
@@ -285,6 +286,7 @@ void Engine::read_state(const std::string& name, void* to, int64_t bytes) const 
   const StateDesc& s = find_state(name);
   const int64_t need = product(state_shape(s)) * size_of(s.dtype);
   user_check(bytes == need, "[state] \"{}\" has {} bytes, {} were asked", name, need, bytes);
+  user_check(to || need == 0, "[memory] there is no memory on the CPU for \"{}\"", name);
   replicas_.read(s, static_cast<std::byte*>(to));
 }
 
@@ -407,6 +409,12 @@ void Engine::run(const std::vector<const void*>& inputs, const std::vector<void*
   invariant(inputs.size() == program_.inputs.size() && outputs.size() == program_.outputs.size(),
             "run got {} inputs and {} outputs, the program has {} and {}", inputs.size(),
             outputs.size(), program_.inputs.size(), program_.outputs.size());
+  for (size_t i = 0; i < inputs.size(); ++i)
+    user_check(inputs[i] || program_.inputs[i].bytes() == 0,
+               "[memory] input {} has no memory on the CPU", program_.inputs[i].name);
+  for (size_t i = 0; i < outputs.size(); ++i)
+    user_check(outputs[i] || program_.outputs[i].bytes() == 0,
+               "[memory] there is no memory on the CPU for output {}", i);
   stop_.store(false);
   errors_.take();  // of a run that was interrupted
   team_ = team_size();

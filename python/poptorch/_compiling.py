@@ -18,6 +18,7 @@ from poptorch._hooks import around_capture
 from poptorch._host_calls import bind_host_calls
 from poptorch._inspection import Anchor, anchors_of
 from poptorch._logging import logger
+from poptorch._memory import address, check_memory
 from poptorch._optimizer_table import Settings
 from poptorch._optimizers import optimizer_lines
 from poptorch._placement import check_placement, location_options
@@ -117,6 +118,8 @@ def compile_model(
     for info in captured.params:
         if id(info.tensor) in standins:
             info.tensor = standins[id(info.tensor)][1]
+    for info in (*captured.params, *captured.buffers):
+        check_memory(info.tensor, info.name)
     warn_if_unused(groupings, captured)
     check_placement(model, options, batching, training, begun, captured)
     _check_buffers(model, options, captured, batching)
@@ -130,7 +133,8 @@ def compile_model(
     if _logging.shows_ir:
         logger.debug("The captured model:\n%s", text)
     blobs = {name: t.contiguous() for name, t in captured.constants.items()}
-    constants = {name: (blob.data_ptr(), blob.nbytes) for name, blob in blobs.items()}
+    what = "A tensor that forward uses, and that is neither an argument nor part of the model,"
+    constants = {name: (address(blob, what), blob.nbytes) for name, blob in blobs.items()}
     try:
         core_options = _core_options(options, training, batching, rules, anchors, groups)
         program = _core.compile(text, core_options, constants, bar.core)

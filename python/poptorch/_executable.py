@@ -12,13 +12,14 @@ from poptorch import _core
 from poptorch._args import Bound, Signature, Template
 from poptorch._batching import Batching
 from poptorch._errors import Error, createPoptorchError, raise_core_error
-from poptorch._state import DTYPES
+from poptorch._weights import DTYPES
 from poptorch.enums import OutputMode
 
 _NARROWED = {torch.int64: torch.int32, torch.float64: torch.float32}
 # With tuples it takes half the time of torch.empty.
 _empty = torch.empty_strided
 _Tensor = torch.Tensor
+_CPU = torch.device("cpu")
 
 
 def backward_error(*args: Any, **kwargs: Any) -> None:
@@ -112,7 +113,10 @@ class Executable:
     def call(self, tensors: Any, given: Any) -> Any:
         """Run the program on prepared tensors; what it changes in place goes to ``given``."""
         try:
-            outputs = [_empty(shape, order, dtype=dtype) for shape, order, dtype in self._outputs]
+            outputs = [
+                _empty(shape, order, dtype=dtype, device=_CPU)
+                for shape, order, dtype in self._outputs
+            ]
         except RuntimeError as exc:
             raise Error(f"[memory] no memory for the outputs: {exc}", type="memory") from None
         if not self._lock.acquire(False):
@@ -141,7 +145,7 @@ class Executable:
         """After a run that stopped half way: forget gradients that were accumulated so far."""
         for name, dtype, shape in self.program.states:
             if name.startswith("accum:"):
-                zeros = torch.zeros(tuple(shape), dtype=DTYPES[dtype])
+                zeros = torch.zeros(tuple(shape), dtype=DTYPES[dtype], device="cpu")
                 self.program.write_state(name, zeros.data_ptr(), zeros.nbytes)
 
     # Preparing -----------------------------------------------------------------------------------

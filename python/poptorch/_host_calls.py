@@ -14,7 +14,7 @@ import torch
 from poptorch import _cpu_ops
 from poptorch._errors import Error, createPoptorchError
 from poptorch._logging import logger
-from poptorch._state import DTYPES
+from poptorch._weights import DTYPES
 
 
 def bind_host_calls(program: Any) -> int:
@@ -64,7 +64,7 @@ def tensor_at(address: int, dtype: str, shape: Any, strides: Any) -> torch.Tenso
     kind = DTYPES[dtype]
     shape, strides = tuple(shape), tuple(strides)
     if 0 in shape:
-        return torch.empty(shape, dtype=kind)
+        return torch.empty(shape, dtype=kind, device="cpu")
     size = 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
     memory = (ctypes.c_char * (size * kind.itemsize)).from_address(address)
     return torch.frombuffer(memory, dtype=kind).as_strided(shape, strides)

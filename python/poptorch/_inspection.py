@@ -9,7 +9,7 @@ import torch
 
 from poptorch._batching import Batching
 from poptorch._errors import createPoptorchError
-from poptorch._state import read_state
+from poptorch._weights import read_state
 from poptorch.enums import OutputMode
 from poptorch.options import Options
 

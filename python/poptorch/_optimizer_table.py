@@ -196,7 +196,7 @@ class Settings:
     def hyper(self, group: int) -> torch.Tensor:
         """The run-time numbers of a group, in the order of their slots, in float64."""
         values = {name: value.value for name, value in self.groups[group].items()}
-        numbers = torch.zeros(HYPER_SLOTS, dtype=torch.float64)
+        numbers = torch.zeros(HYPER_SLOTS, dtype=torch.float64, device="cpu")
         for slot, name in enumerate(self.algorithm.slots):
             if name in _LIMITS:
                 numbers[slot] = getattr(self, name)

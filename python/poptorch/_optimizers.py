@@ -11,7 +11,7 @@ from poptorch import _torch_state
 from poptorch._errors import Error
 from poptorch._logging import logger
 from poptorch._optimizer_table import Settings, initial_states
-from poptorch._state import read_state, write_state
+from poptorch._weights import read_state, write_state
 
 LOSS_SCALE = "loss:scale"
 # Entries of a group that torch itself has for every optimizer; anything else is reported.
@@ -80,7 +80,7 @@ class DeviceOptimizer:
                 for core in (f"{prefix}:{name}" for name in names):
                     if core in self._states:
                         dtype, shape = self._states[core]
-                        value = torch.full(tuple(shape), start)
+                        value = torch.full(tuple(shape), start, device="cpu")
                         write_state(self._program, core, dtype, shape, value)
 
     # Values --------------------------------------------------------------------------------------
@@ -134,7 +134,8 @@ class DeviceOptimizer:
 
     def send(self, settings: Settings) -> int:
         """Write the values that differ from those on the device; returns how many states did."""
-        values = {LOSS_SCALE: torch.tensor(settings.loss_scaling.value, dtype=torch.float64)}
+        scale = torch.tensor(settings.loss_scaling.value, dtype=torch.float64, device="cpu")
+        values = {LOSS_SCALE: scale}
         for number in range(len(settings.groups)):
             values[f"hyper:{number}"] = values[f"hyper64:{number}"] = settings.hyper(number)
         count = 0
@@ -174,11 +175,11 @@ class DeviceOptimizer:
             group = "default" if number == 0 else f"group{number}"
             for name, value in values.items():
                 shown = _IPU_PARAM_NAMES.get(name, name)
-                result[f"{shown}___{group}___FLOAT"] = torch.tensor(value.value)
+                result[f"{shown}___{group}___FLOAT"] = torch.tensor(value.value, device="cpu")
         result["lossScaling_FLOAT"] = (
             read_state(self._program, LOSS_SCALE, *self._states[LOSS_SCALE])
             if self._current.automatic_loss_scaling and LOSS_SCALE in self._states
-            else torch.tensor(self._current.loss_scaling.value)
+            else torch.tensor(self._current.loss_scaling.value, device="cpu")
         )
         return result
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weights on two sides: the host's tensors and the states of a program. While a model is wrapped
-for training, its module and tensors have classes that fetch new weights when they are looked at."""
+"""The host's side of the weights: while a model is wrapped for training, its module and tensors
+have classes that fetch new weights when they are looked at."""
 
 import copyreg
 from collections import OrderedDict
@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from poptorch._errors import createPoptorchError
+from poptorch._memory import check_memory
 
 _plain = torch._C.DisableTorchFunctionSubclass
 
@@ -58,6 +59,7 @@ class WeightSync:
     Attributes:
         stale: the program has trained since the host's weights were last fetched.
         version: grows whenever the host's weights change.
+        retired: the executor trains no more; others may still have to take over what it fetched.
     """
 
     def __init__(self, download: Callable[[], None]) -> None:
@@ -65,6 +67,7 @@ class WeightSync:
         self._download = download
         self.stale = False
         self.version = 0
+        self.retired = False
 
     def refresh(self) -> bool:
         """Fetch the weights if the host's are old; says whether it had to."""
@@ -161,6 +164,7 @@ class TensorWatch:
         """Raise if a buffer has a class of its own, which could not be watched."""
         for name, buffer in self._module.named_buffers():
             if type(buffer) is not torch.Tensor and not isinstance(buffer, _Watched):
+                check_memory(buffer, name)
                 raise createPoptorchError(
                     f"All buffers must be an instance of torch.Tensor: {name} is {type(buffer)}"
                 )
@@ -175,7 +179,7 @@ class TensorWatch:
 
     def _change(self, change: Callable[[tuple[WeightSync, ...]], tuple[WeightSync, ...]]) -> None:
         classes: dict[Any, type] = {}
-        for tensor in _tensors(self._module):
+        for tensor in tensors_of(self._module):
             kind = type(tensor)
             if kind not in (torch.Tensor, torch.nn.Parameter) and not issubclass(kind, _Watched):
                 continue
@@ -184,7 +188,7 @@ class TensorWatch:
             tensor.__class__ = classes[kind]
 
 
-def _tensors(module: torch.nn.Module) -> Iterator[torch.Tensor]:
+def tensors_of(module: torch.nn.Module) -> Iterator[torch.Tensor]:
     yield from module.parameters()
     yield from module.buffers()
 
@@ -192,7 +196,7 @@ def _tensors(module: torch.nn.Module) -> Iterator[torch.Tensor]:
 def syncs_of(module: torch.nn.Module) -> list[WeightSync]:
     """The executors that train tensors of ``module``."""
     found: dict[int, WeightSync] = {}
-    for tensor in _tensors(module):
+    for tensor in tensors_of(module):
         for sync in getattr(type(tensor), "_poptorch_syncs", ()):
             found[id(sync)] = sync
     return list(found.values())
@@ -201,7 +205,7 @@ def syncs_of(module: torch.nn.Module) -> list[WeightSync]:
 @contextmanager
 def plain_tensors(module: torch.nn.Module) -> Iterator[None]:
     """The tensors of ``module`` with torch's own classes, for capture."""
-    changed = [(t, type(t)) for t in _tensors(module) if isinstance(t, _Watched)]
+    changed = [(t, type(t)) for t in tensors_of(module) if isinstance(t, _Watched)]
     for tensor, kind in changed:
         tensor.__class__ = _watched_class(kind, ())
     try:
@@ -311,152 +315,3 @@ def _plain_copy(state: Any) -> Any:
     if hasattr(state, "_metadata"):
         result._metadata = state._metadata
     return result
-
-
-# Moving weights -----------------------------------------------------------------------------------
-
-
-class StateMover:
-    """Copies between the host's tensors and the states of a program, by name."""
-
-    def __init__(self, program: Any, tensors: dict[str, torch.Tensor]) -> None:
-        self._program = program
-        types = {name: (dtype, shape) for name, dtype, shape in program.states}
-        # A parameter that the graph does not use has no state: it stays on the host.
-        self._tensors = {name: tensor for name, tensor in tensors.items() if name in types}
-        self._types = types
-
-    def upload(self, names: Any = None) -> None:
-        """Host to device."""
-        with _plain():
-            for name in self._tensors if names is None else names:
-                tensor = self._checked(name).to(self._dtype(name)).contiguous()
-                self._program.write_state(name, tensor.data_ptr(), tensor.nbytes)
-
-    def download(self) -> None:
-        """Device to host."""
-        with _plain():
-            for name in self._tensors:
-                tensor = self._checked(name)
-                target = (
-                    tensor
-                    if tensor.is_contiguous() and tensor.dtype == self._dtype(name)
-                    else torch.empty(tensor.shape, dtype=self._dtype(name))
-                )
-                self._program.read_state(name, target.data_ptr(), target.nbytes)
-                if target is not tensor:
-                    tensor.copy_(target)
-
-    def _dtype(self, name: str) -> torch.dtype:
-        return DTYPES[self._types[name][0]]
-
-    def _checked(self, name: str) -> torch.Tensor:
-        tensor = self._tensors[name].data
-        dtype, shape = self._types[name]
-        same = DTYPE_NAMES.get(tensor.dtype) == dtype or _is_wide_statistic(name, dtype, tensor)
-        if list(tensor.shape) != list(shape) or not same:
-            raise createPoptorchError(
-                f"{name} was compiled as {dtype}{list(shape)} but is now "
-                f"{DTYPE_NAMES.get(tensor.dtype, tensor.dtype)}{list(tensor.shape)} on the host: "
-                "call destroy() to compile the model again."
-            )
-        return tensor
-
-
-def _is_wide_statistic(name: str, dtype: str, tensor: torch.Tensor) -> bool:
-    """Whether the program keeps in float32 what the host has in half precision."""
-    statistic = name.rpartition(".")[2] in ("running_mean", "running_var")
-    return statistic and dtype == "f32" and tensor.dtype in (torch.float16, torch.bfloat16)
-
-
-DTYPES = {
-    "f32": torch.float32,
-    "f16": torch.float16,
-    "bf16": torch.bfloat16,
-    "f64": torch.float64,
-    "i64": torch.int64,
-    "i32": torch.int32,
-    "i16": torch.int16,
-    "i8": torch.int8,
-    "u8": torch.uint8,
-    "bool": torch.bool,
-    "u16": torch.uint16,
-    "u32": torch.uint32,
-    "u64": torch.uint64,
-    "c32": torch.complex32,
-    "c64": torch.complex64,
-    "c128": torch.complex128,
-}
-DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
-
-
-def read_state(program: Any, name: str, dtype: str, shape: Any) -> torch.Tensor:
-    """The value of a state of ``program``."""
-    result = torch.empty(tuple(shape), dtype=DTYPES[dtype])
-    program.read_state(name, result.data_ptr(), result.nbytes)
-    return result
-
-
-def write_state(program: Any, name: str, dtype: str, shape: Any, value: torch.Tensor) -> None:
-    """Set a state of ``program``."""
-    tensor = value.to(DTYPES[dtype]).reshape(tuple(shape)).contiguous()
-    program.write_state(name, tensor.data_ptr(), tensor.nbytes)
-
-
-# Random numbers -----------------------------------------------------------------------------------
-
-_RNG_STATE = "rng"
-_NEVER_SEEDED = 67280421310721
-
-
-def choose_seed(options: Any) -> int:
-    """The options' seed; else that of ``torch.manual_seed`` if it was called; else a random one."""
-    if options.exists("random_seed"):
-        return options.random_seed
-    seed = torch.initial_seed()
-    if seed != _NEVER_SEEDED:
-        return seed & (2**63 - 1)
-    return int(torch.empty((), dtype=torch.int64).random_(generator=_fresh_generator()).item())
-
-
-def _fresh_generator() -> torch.Generator:
-    generator = torch.Generator()
-    generator.seed()
-    return generator
-
-
-def _rng_entry(program: Any) -> tuple[str, Any] | None:
-    return next(
-        ((dtype, shape) for name, dtype, shape in program.states if name == _RNG_STATE), None
-    )
-
-
-def seed_rng(program: Any, seed: int) -> None:
-    """Start the program's random numbers at ``seed``: its state is a pair (seed, count)."""
-    entry = _rng_entry(program)
-    if entry is not None:
-        signed = (seed + 2**63) % 2**64 - 2**63
-        write_state(program, _RNG_STATE, *entry, torch.tensor([signed, 0]))
-
-
-def read_rng(program: Any) -> list[int]:
-    """The state of the random numbers as 32-bit words; empty if the program draws none."""
-    entry = _rng_entry(program)
-    if entry is None:
-        return []
-    words = read_state(program, _RNG_STATE, *entry).view(torch.int32)
-    return (words.to(torch.int64) % 2**32).tolist()
-
-
-def write_rng(program: Any, words: list[int]) -> None:
-    """Set the state that :func:`read_rng` returned."""
-    entry = _rng_entry(program)
-    if entry is None:
-        return
-    signed = torch.tensor([(w + 2**31) % 2**32 - 2**31 for w in words], dtype=torch.int32)
-    expected = torch.empty(tuple(entry[1]), dtype=DTYPES[entry[0]])
-    if signed.nbytes != expected.nbytes:
-        raise createPoptorchError(
-            f"The random state has {expected.nbytes // 4} words, not {len(words)}"
-        )
-    write_state(program, _RNG_STATE, *entry, signed.view(expected.dtype))

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from poptorch._state import read_state, write_state
+from poptorch._weights import read_state, write_state
 
 # The core's name of a state -> torch's, where they differ.
 _KEYS = {"momentum": "momentum_buffer"}
@@ -52,10 +52,10 @@ def read(program: Any, optimizer: Any, groups: list[list[str]], updates: int) ->
             if key != _STEP or counts:
                 optimizer.state[parameter][key] = value
                 if counts and f"{_STEP}:{number}" not in states:
-                    optimizer.state[parameter][_STEP] = torch.tensor(float(updates))
+                    optimizer.state[parameter][_STEP] = torch.tensor(float(updates), device="cpu")
                 if isinstance(optimizer, torch.optim.ASGD):  # which the core derives
                     weight = 1 / max(1, updates - group["t0"])
-                    optimizer.state[parameter]["mu"] = torch.tensor(weight)
+                    optimizer.state[parameter]["mu"] = torch.tensor(weight, device="cpu")
 
 
 def write(program: Any, optimizer: Any, groups: list[list[str]]) -> None:

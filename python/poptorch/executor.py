@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from poptorch import _state
+from poptorch import _links, _rng_state, _state
 from poptorch._args import Bound, Preparer, Signature, Template, micro_batch
 from poptorch._batching import Batching
 from poptorch._blocks import module_repr
@@ -16,6 +16,7 @@ from poptorch._errors import createPoptorchError
 from poptorch._executable import Executable
 from poptorch._inspection import Anchor, Inspection
 from poptorch._logging import logger
+from poptorch._memory import host_defaults
 from poptorch._optimizer_table import (
     Settings,
     needs_running_mean,
@@ -30,6 +31,7 @@ from poptorch._replica_groups import Grouping, ParameterProxy
 from poptorch._suggest import did_you_mean
 from poptorch._tracebacks import shorten
 from poptorch._version import __version__
+from poptorch._weights import StateMover
 from poptorch.capture.errors import excluding
 from poptorch.enums import ConnectionType, MeanReductionStrategy, OutputMode
 from poptorch.optim import SGD
@@ -75,9 +77,9 @@ class PoplarExecutor(Inspection):
 
         self._sync = _state.WeightSync(self.copyWeightsToHost)
         self._watch = _state.TensorWatch(self._user_model, self._sync)
-        self._links: list[_state.WeightSync] = []
-        self._links_seen: list[int] = []
-        self._mover: _state.StateMover | None = None
+        self._links = _links.Links()
+        self._mover: StateMover | None = None
+        _links.follow(self)
 
         self._optimizer: Any = None
         self._device_optimizer: DeviceOptimizer | None = None
@@ -106,6 +108,8 @@ class PoplarExecutor(Inspection):
         tensors = given = executable.match(args, kwargs)
         if tensors is None:
             tensors, given = self._checked_tensors(executable, args, kwargs)
+        if self._links:
+            self._follow_links()
         if self._training:
             optimizer = self._optimizer
             if getattr(optimizer, "host_state_is_dirty", False):
@@ -116,8 +120,6 @@ class PoplarExecutor(Inspection):
             optimizer._opt_called = True
             if isinstance(optimizer, PoptorchOptimizer):
                 optimizer.ipu_state_is_dirty = True
-        elif self._links:
-            self._follow_links()
         return executable.call(tensors, given)
 
     def _make_ready(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Executable:
@@ -142,13 +144,17 @@ class PoplarExecutor(Inspection):
         return self._prepare(bound, compiling=False).tensors(), bound.tensors()
 
     def _follow_links(self) -> None:
-        """Take over weights that a training executor of the same model has changed."""
-        for link in self._links:
-            link.refresh()
-        seen = [link.version for link in self._links]
-        if seen != self._links_seen:
-            self._links_seen = seen
-            self._mover.upload()
+        """Take over weights that another executor of the same tensors has trained."""
+        # At most one of the executors has weights that the host has not: the last one that ran.
+        self._sync.refresh()
+        if self._links.refresh():
+            self._upload()
+
+    def _upload(self) -> None:
+        assert self._mover is not None
+        if self._mover.upload() and self._training:
+            self._watch.start()  # of tensors that have taken the place of others
+        self._links.taken_over()
 
     # Compiling -----------------------------------------------------------------------------------
 
@@ -175,10 +181,10 @@ class PoplarExecutor(Inspection):
         micro = self._signature.as_called(micro_batch(bound, batching), args, kwargs)
         if self._training and not _state.is_wrapped(self._user_model):
             self._wrap()
-        with self._compilation.running() as bar:
-            self._links = [s for s in _state.syncs_of(self._model) if s is not self._sync]
-            for sync in (*self._links, self._sync):
-                sync.refresh()
+        with self._compilation.running() as bar, host_defaults(self._training):
+            self._links.find(self._model, self._sync)
+            self._links.refresh()
+            self._sync.refresh()
             settings = self._settings() if self._training else None
             compiled = compile_model(
                 self._model,
@@ -194,9 +200,9 @@ class PoplarExecutor(Inspection):
         program, captured = compiled.program, compiled.captured
         executable = Executable(program, captured, batching, compiled.rules, template, bound)
         executable.learn(args, kwargs, self._signature)
-        states = {info.name: info.tensor for info in (*captured.params, *captured.buffers)}
         try:
-            self._mover = _state.StateMover(program, states)
+            infos = (*captured.params, *captured.buffers)
+            self._mover = StateMover(program, self._model, infos)
             if settings is not None:
                 self._device_optimizer = DeviceOptimizer(
                     program, self._optimizer, settings, compiled.parameters.name_of
@@ -206,8 +212,8 @@ class PoplarExecutor(Inspection):
             self._executable_inputs = given.replaced(
                 iter([torch.empty_like(t, device="meta") for t in given.tensors()])
             )
-            self._seed = _state.choose_seed(self._options)
-            _state.seed_rng(program, self._seed)
+            self._seed = _rng_state.choose_seed(self._options)
+            _rng_state.seed_rng(program, self._seed)
             if self._options.connection_type != ConnectionType.Never:
                 self._on_device_attach()
         except BaseException:
@@ -242,6 +248,7 @@ class PoplarExecutor(Inspection):
             self._rng_words = self._rng_from_device()
             self._forget_program()
         if self._training and _state.is_wrapped(self._user_model):
+            self._sync.retired = True
             self._watch.stop()
             _state.unwrap_module(self._user_model)
 
@@ -249,6 +256,8 @@ class PoplarExecutor(Inspection):
         self._watch.check()
         self._watch.start()
         _state.wrap_module(self._user_model, self)
+        self._sync.retired = False
+        _links.announce(self, self._user_model)
 
     # Weights -------------------------------------------------------------------------------------
 
@@ -267,10 +276,8 @@ class PoplarExecutor(Inspection):
         """Send the weights to the device; what was trained since the last fetch is lost."""
         if self._mover is None:
             raise createPoptorchError(_NOT_COMPILED)
-        for link in self._links:
-            link.refresh()
-        self._sync.stale = False
-        self._mover.upload()
+        self._links.refresh()
+        self._upload()
         self._sync.fetched()
 
     def copyNamedBuffersToDevice(self) -> None:
@@ -406,7 +413,6 @@ class PoplarExecutor(Inspection):
     def _on_device_attach(self) -> None:
         self._is_attached = True
         self.copyWeightsToDevice()
-        self._links_seen = [link.version for link in self._links]
         if self._device_optimizer is not None:
             settings = self._settings()
             self._device_optimizer.check(self._optimizer, settings)
@@ -424,15 +430,15 @@ class PoplarExecutor(Inspection):
     def _rng_from_device(self) -> list[int] | None:
         if self._executable is None or self._seed is None:
             return None
-        return [self._seed, *_state.read_rng(self._executable.program)]
+        return [self._seed, *_rng_state.read_rng(self._executable.program)]
 
     def _rng_to_device(self, words: list[int]) -> None:
         assert self._executable is not None
         self._seed = words[0]
         if len(words) == 1:
-            _state.seed_rng(self._executable.program, words[0])
+            _rng_state.seed_rng(self._executable.program, words[0])
         else:
-            _state.write_rng(self._executable.program, words[1:])
+            _rng_state.write_rng(self._executable.program, words[1:])
 
     @property
     def rng_state(self) -> list[int] | None:

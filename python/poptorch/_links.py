@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Executors that share tensors: before one runs, it takes over what others have trained."""
+
+import weakref
+from typing import Any
+
+import torch
+
+from poptorch._state import WeightSync, syncs_of, tensors_of
+
+_executors: "weakref.WeakSet[Any]" = weakref.WeakSet()
+
+
+class Links(dict[WeightSync, int]):
+    """The syncs of the training executors that an executor shares tensors with, each with the
+    version that it has taken over."""
+
+    def find(self, model: torch.nn.Module, own: WeightSync) -> None:
+        """Link with all that train tensors of ``model`` now."""
+        self.clear()
+        self.update((sync, -1) for sync in syncs_of(model) if sync is not own)
+
+    def refresh(self) -> bool:
+        """Fetch what was trained; says whether there is anything new since :meth:`taken_over`."""
+        for link in self:
+            link.refresh()
+        return any(link.version != seen for link, seen in self.items())
+
+    def taken_over(self) -> None:
+        """The host's weights are on the device now."""
+        for link in list(self):
+            if link.retired:
+                del self[link]
+            else:
+                self[link] = link.version
+
+
+def follow(executor: Any) -> None:
+    """``executor`` is told of training executors that are made later."""
+    _executors.add(executor)
+
+
+def announce(training: Any, model: torch.nn.Module) -> None:
+    """Link all compiled executors that share tensors of ``model`` with its training executor."""
+    ids = {id(tensor) for tensor in tensors_of(model)}
+    for other in list(_executors):
+        if other is training or other._mover is None or training._sync in other._links:
+            continue
+        if any(id(tensor) in ids for tensor in other._mover.tensors()):
+            other._links[training._sync] = training._sync.version

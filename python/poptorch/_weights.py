@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Values on their way between the host's tensors and the states of a program."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+
+from poptorch._errors import createPoptorchError
+from poptorch._memory import address, check_memory
+
+_plain = torch._C.DisableTorchFunctionSubclass
+_AGAIN = "call destroy() to compile the model again"
+
+DTYPES = {
+    "f32": torch.float32,
+    "f16": torch.float16,
+    "bf16": torch.bfloat16,
+    "f64": torch.float64,
+    "i64": torch.int64,
+    "i32": torch.int32,
+    "i16": torch.int16,
+    "i8": torch.int8,
+    "u8": torch.uint8,
+    "bool": torch.bool,
+    "u16": torch.uint16,
+    "u32": torch.uint32,
+    "u64": torch.uint64,
+    "c32": torch.complex32,
+    "c64": torch.complex64,
+    "c128": torch.complex128,
+}
+DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+
+
+def named_state(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor, bool]]:
+    """(name, tensor, whether it is a parameter) for every name that the model has for a tensor."""
+    for prefix, module in model.named_modules(remove_duplicate=False):
+        for is_param, tensors in ((True, module._parameters), (False, module._buffers)):
+            for name, tensor in tensors.items():
+                if tensor is not None:
+                    yield f"{prefix}.{name}" if prefix else name, tensor, is_param
+
+
+class StateMover:
+    """Copies between the tensors of a model and the states of a program, by name.
+
+    Args:
+        program: whose states they are.
+        model: is asked for its tensors again at each upload, as they may have been replaced.
+        infos: the StateInfo of each state.
+    """
+
+    def __init__(self, program: Any, model: torch.nn.Module, infos: Iterable[Any]) -> None:
+        self._program = program
+        self._model = model
+        self._types = {name: (dtype, shape) for name, dtype, shape in program.states}
+        # A parameter that the graph does not use has no state: it stays on the host.
+        self._infos = {info.name: info for info in infos if info.name in self._types}
+        self._tensors = {name: info.tensor for name, info in self._infos.items()}
+        self._names = {other: name for name, i in self._infos.items() for other in i.all_names}
+        self._known = self._identities()
+        self._kinds = self._module_kinds()
+
+    def tensors(self) -> Iterator[torch.Tensor]:
+        """The host's tensors that have a state."""
+        yield from self._tensors.values()
+
+    def upload(self, names: Iterable[str] | None = None) -> bool:
+        """Host to device; says whether tensors of the model were found to be replaced."""
+        replaced = self._take_over()
+        with _plain():
+            for name in self._tensors if names is None else self._states_of(names):
+                tensor = self._checked(name).to(self._dtype(name)).contiguous()
+                tensor = tensor.resolve_conj().resolve_neg()
+                self._program.write_state(name, address(tensor, name), tensor.nbytes)
+        return replaced
+
+    def download(self) -> None:
+        """Device to host."""
+        with _plain():
+            for name in self._tensors:
+                tensor = self._checked(name)
+                dtype = self._dtype(name)
+                in_place = tensor.is_contiguous() and tensor.dtype == dtype
+                if in_place and not tensor.is_conj() and not tensor.is_neg():
+                    self._program.read_state(name, address(tensor, name), tensor.nbytes)
+                else:
+                    value = read_state(self._program, name, self._types[name][0], tensor.shape)
+                    with torch.inference_mode(tensor.is_inference()), torch.no_grad():
+                        tensor.copy_(value)
+
+    # Tensors of the model that were replaced since it was compiled --------------------------------
+
+    def _identities(self) -> dict[str, int]:
+        return {name: id(tensor) for name, tensor, _ in named_state(self._model)}
+
+    def _module_kinds(self) -> dict[str, type]:
+        modules = self._model.named_modules(remove_duplicate=False)
+        return {name: type(module) for name, module in modules if name}
+
+    def _take_over(self) -> bool:
+        """Use the tensors that the model has now, if the program fits them."""
+        now = {name: tensor for name, tensor, _ in named_state(self._model)}
+        if {name: id(tensor) for name, tensor in now.items()} == self._known:
+            return False
+        if now.keys() != self._known.keys():
+            changed = ", ".join(sorted(now.keys() ^ self._known.keys()))
+            raise createPoptorchError(
+                f"The model has got or lost parameters or buffers since it was compiled "
+                f"({changed}): {_AGAIN}."
+            )
+        kinds = self._module_kinds()
+        for name, kind in self._kinds.items():
+            if kinds.get(name) is not kind:
+                raise createPoptorchError(
+                    f"{name} was a {kind.__name__} when the model was compiled, and was replaced "
+                    f"by a {kinds[name].__name__}: {_AGAIN}."
+                )
+        tensors = {name: self._successor(info, now) for name, info in self._infos.items()}
+        self._tensors.update(tensors)
+        self._known = {name: id(tensor) for name, tensor in now.items()}
+        return True
+
+    def _successor(self, info: Any, now: dict[str, torch.Tensor]) -> torch.Tensor:
+        tensor = now[info.name]
+        if tensor is self._tensors[info.name]:
+            return tensor
+        apart = [name for name in info.all_names if now[name] is not tensor]
+        if apart:
+            raise createPoptorchError(
+                f"{info.name} and {apart[0]} were one tensor when the model was compiled, and "
+                f"are two now: {_AGAIN}."
+            )
+        if info.trainable:
+            raise createPoptorchError(
+                f"{info.name} is another parameter than the one that the optimizer trains: it was "
+                "replaced after the model was compiled. Change the values in place, as in "
+                f"`with torch.no_grad(): parameter.copy_(values)`, or call destroy() and wrap the "
+                "model again with an optimizer of its new parameters."
+            )
+        return tensor
+
+    # Checks ---------------------------------------------------------------------------------------
+
+    def _states_of(self, names: Iterable[str]) -> Iterator[str]:
+        for name in names:
+            if name in self._names:
+                yield self._names[name]
+            elif name not in self._known:
+                raise createPoptorchError(f"{name} is no parameter or buffer of the model")
+
+    def _dtype(self, name: str) -> torch.dtype:
+        return DTYPES[self._types[name][0]]
+
+    def _checked(self, name: str) -> torch.Tensor:
+        check_memory(self._tensors[name], name)
+        tensor = self._tensors[name].data
+        dtype, shape = self._types[name]
+        same = DTYPE_NAMES.get(tensor.dtype) == dtype or _is_wide_statistic(name, dtype, tensor)
+        if list(tensor.shape) != list(shape) or not same:
+            raise createPoptorchError(
+                f"{name} was compiled as {dtype}{list(shape)} but is now "
+                f"{DTYPE_NAMES.get(tensor.dtype, tensor.dtype)}{list(tensor.shape)} on the host: "
+                f"{_AGAIN}."
+            )
+        return tensor
+
+
+def _is_wide_statistic(name: str, dtype: str, tensor: torch.Tensor) -> bool:
+    """Whether the program keeps in float32 what the host has in half precision."""
+    statistic = name.rpartition(".")[2] in ("running_mean", "running_var")
+    return statistic and dtype == "f32" and tensor.dtype in (torch.float16, torch.bfloat16)
+
+
+def read_state(program: Any, name: str, dtype: str, shape: Any) -> torch.Tensor:
+    """The value of a state of ``program``."""
+    result = torch.empty(tuple(shape), dtype=DTYPES[dtype], device="cpu")
+    program.read_state(name, address(result, name), result.nbytes)
+    return result
+
+
+def write_state(program: Any, name: str, dtype: str, shape: Any, value: torch.Tensor) -> None:
+    """Set a state of ``program``."""
+    check_memory(value, f"The value for {name}")
+    tensor = value.detach().to(DTYPES[dtype]).reshape(tuple(shape)).contiguous()
+    tensor = tensor.resolve_conj().resolve_neg()
+    program.write_state(name, address(tensor, name), tensor.nbytes)

@@ -2,6 +2,7 @@
 // Programs on several IPUs: memory per IPU, tasks of a pipeline and of one phase side by side,
 // shards and phases one after the other.
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <fstream>
 
@@ -69,6 +70,10 @@ void Engine::load_tasks() {
   }
   loading_arena_ = arena_.data();
   traces_.resize(static_cast<size_t>(config_.threads));
+  // Said before the first call has trained anything.
+  if (!config_.trace.empty())
+    user_check(std::ofstream(config_.trace, std::ios::app).good(),
+               "TESSERA_TRACE: cannot write {}: {}", config_.trace, std::strerror(errno));
 }
 
 std::byte* Engine::channel_slot(int channel, int64_t micro) const {
@@ -274,7 +279,6 @@ void Engine::run_in_turn(int64_t first, int64_t batch, const std::function<bool(
 // As the trace viewers of Chrome and Perfetto read it: a process per replica, a row per IPU.
 void Engine::write_trace() {
   std::ofstream out(config_.trace);
-  user_check(out.good(), "[trace] cannot write {}", config_.trace);
   out << "{\"traceEvents\": [\n";
   const int ipus = static_cast<int>(ipus_.size());
   for (int64_t r = 0; r < config_.replicas; ++r)
@@ -304,6 +308,7 @@ void Engine::write_trace() {
     traces_[thread].clear();
   }
   out << "\n]}\n";
+  user_check(out.flush().good(), "TESSERA_TRACE: cannot write {}", config_.trace);
 }
 
 }  // namespace tessera

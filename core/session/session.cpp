@@ -3,7 +3,9 @@
 
 #include <fmt/ranges.h>
 
+#include <cerrno>
 #include <chrono>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -41,9 +43,13 @@ class Dumper {
   Dumper() : dir_(env::dump()) {}
   void write(const std::string& what, const Graph& g) {
     if (dir_.empty()) return;
-    std::filesystem::create_directories(dir_);
-    std::ofstream(fmt::format("{}/{}_{:02}_{}.tir", dir_, g.name, count_++, what))
-        << print_graph(g);
+    std::error_code failed;
+    std::filesystem::create_directories(dir_, failed);
+    user_check(!failed, "TESSERA_DUMP: cannot make the directory {}: {}", dir_, failed.message());
+    const std::string path = fmt::format("{}/{}_{:02}_{}.tir", dir_, g.name, count_++, what);
+    std::ofstream out(path);
+    out << print_graph(g);
+    user_check(out.flush().good(), "TESSERA_DUMP: cannot write {}: {}", path, std::strerror(errno));
   }
 
  private:

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The keys that ``Options._Popart.set`` may be given, by the type of their value. Programs set them
-to tune PopART; they are checked when a model is compiled, and have no effect on virtual IPUs but
-for ``autoRecomputation``: 0 keeps the activations of pipelines."""
+"""The keys that ``Options._Popart.set`` may be given, by the type of their value, checked when a
+model is compiled. Programs set them to tune PopART: most of them change nothing on virtual IPUs, as
+the log of a compilation says of those that are set."""
 
 from typing import Any
 
 from poptorch._errors import CPP_ERROR_TYPE, Error
+from poptorch._options_table import OPTIONS, Effect
 
 #: key -> (name of its enumeration, number of members); the value is a member's index.
 ENUMS = {
@@ -77,7 +78,10 @@ KEYS = {
 }
 _KNOWN = {kind: frozenset(keys.split()) for kind, keys in KEYS.items()}
 
-#: Set by every program from other options.
+#: Keys that do what they say, beside those of rows of the options table.
+EFFECTS = {"autoRecomputation": "0 keeps the activations of pipelines, other values recompute them"}
+
+#: Set by every program from other options, which decide.
 CHOSEN = frozenset(
     "accumulationFactor enableDistributedReplicatedGraphs enableGradientAccumulation "
     "enablePipelining enableReplicatedGraphs globalReplicaOffset globalReplicationFactor "
@@ -98,6 +102,18 @@ def _kind(value: Any) -> tuple[str, str]:
     if isinstance(value, dict):
         return "container", "map"
     return "container", "set / vector"
+
+
+def without_effect(backend: dict[str, Any]) -> list[str]:
+    """The keys among those that are set which change nothing."""
+    rows = {row.key: row for row in OPTIONS if row.backend}
+    return sorted(
+        key
+        for key, value in backend.items()
+        if key not in EFFECTS
+        and (key not in rows or rows[key].effect is Effect.RECORDED)
+        and not (key in rows and value == rows[key].default)
+    )
 
 
 def check_key(key: str, value: Any) -> None:

@@ -6,6 +6,7 @@ import sys
 from enum import Enum
 from typing import Any
 
+from poptorch._backend_keys import EFFECTS
 from poptorch._options_table import OPTIONS, UNSET, Effect, Option
 from poptorch._pending import PENDING
 
@@ -39,7 +40,9 @@ assert (opts.device_iterations, inference.Training.gradient_accumulation) == (8,
 
 `loadFromFile(path)` reads a file of such calls, one a line, without the `options.` in front; `#`
 begins a comment line. `from_json(text)` takes `{{"Training.gradientAccumulation": 4}}`. The
-environment variable `POPTORCH_DEFAULT_OPTIONS` has such a JSON text for every new `Options`.
+environment variable `POPTORCH_DEFAULT_OPTIONS` has such a JSON text for every new `Options`. Texts
+reach the setters below and plain values, members of enumerations, strategies and location settings;
+nothing of them is executed.
 
 Effects: *program* changes what is compiled and is part of the key of compiled programs; *host*
 changes only what happens around the program; *recorded* options steer real hardware: they are
@@ -50,7 +53,27 @@ _BACKEND = """## Backend keys
 
 `Options._Popart.set(key, value)` keeps any value; a key that PopART does not know, or one with a
 value of another type, is an error when a model is compiled. The keys are in
-`python/poptorch/_backend_keys.py`. They have no effect on virtual IPUs.
+`python/poptorch/_backend_keys.py`. Members of the enumerations of `popart` are values too, as they
+are or as `int(...)`:
+
+```python
+import popart
+import poptorch
+
+opts = poptorch.Options()
+opts._Popart.set("subgraphCopyingStrategy", int(popart.SubgraphCopyingStrategy.JustInTime))
+opts._Popart.set("autoRecomputation", popart.RecomputationType.NoRecompute)
+```
+
+Keys of the tables above do what these say, whichever way they are set. Beside them:
+
+| Key | Effect |
+|---|---|
+{effects}
+| all others | none on virtual IPUs; a model compiled with them names them in its log |
+
+`popart` has only what PopTorch programs use of it: enumerations, `AnchorReturnType` and
+`versionString`. PopART's own API is not part of this package.
 """
 
 
@@ -78,7 +101,8 @@ def options_page() -> str:
             f"## {title}\n\n| Method | Value | Default | Effect | Meaning |\n|---|---|---|---|---|"
         )
         parts.append("\n".join([head, *rows]) + "\n")
-    return "\n".join([*parts, _BACKEND])
+    effects = "\n".join(f"| `{key}` | {effect} |" for key, effect in EFFECTS.items())
+    return "\n".join([*parts, _BACKEND.format(effects=effects)])
 
 
 def pending_page() -> str:

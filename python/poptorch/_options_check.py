@@ -18,7 +18,19 @@ def check_compilable(options: Options, training: bool) -> None:
     for key, value in backend.items():
         _backend_keys.check_key(key, value)
         if key in _backend_keys.CHOSEN:
-            logger.warning("%s forced by the user from default to %r", key, value)
+            logger.warning(
+                "%s forced by the user from default to %r: other options decide it here", key, value
+            )
+    idle = _backend_keys.without_effect(backend)
+    if idle:
+        logger.info("Options._Popart: no effect on virtual IPUs: %s", ", ".join(idle))
+    half = backend.get("convolutionOptions", {}).get("partialsType") == "half"
+    if half and backend.get("partialsTypeMatMuls") != "half":
+        logger.warning(
+            "convolutionOptions: convolutions accumulate in half precision only if matrix products "
+            "do: use Options.Precision.setPartialsType(torch.half)"
+        )
+    options.toDict()  # raises if a key of the backend is that of an option
     _check_target(options)
     if training and options.Distributed.numProcesses > 1:
         raise not_yet(

@@ -5,12 +5,24 @@ from the rows of ``_options_table``."""
 import copy
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from poptorch._options_table import OPTIONS, UNSET, Option
 from poptorch._suggest import did_you_mean, no_member
 
 _INTERNAL = ("_values", "_is_frozen")
+_Method = TypeVar("_Method", bound=Callable[..., Any])
+
+
+def option_setter(method: _Method) -> _Method:
+    """Marks a method that sets options; texts with options may call no other."""
+    method.sets_options = True  # type: ignore[attr-defined]
+    return method
+
+
+def is_setter(kind: type, name: str) -> bool:
+    """Whether ``name`` is a method of ``kind`` that sets options."""
+    return bool(getattr(inspect.getattr_static(kind, name, None), "sets_options", False))
 
 
 class OptionsDict:
@@ -191,4 +203,4 @@ def _make_setter(row: Option) -> Callable[..., Any]:
     effect = row.effect.value
     setter.__doc__ = f"{row.doc}\n\n{effect[0].upper()}{effect[1:]}."
     setter.__signature__ = signature  # type: ignore[attr-defined]
-    return setter
+    return option_setter(setter)

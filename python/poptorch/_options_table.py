@@ -105,13 +105,34 @@ def _bool_named(what: str) -> Callable[[Any], Any]:
     return check
 
 
+def _switch(value: Any) -> bool:
+    assert isinstance(value, int), f"Expected a bool, got {value!r}"
+    return bool(value)
+
+
+def _texts(value: Any) -> list[str]:
+    plain = isinstance(value, (list, tuple, set, frozenset))
+    assert plain and all(isinstance(item, str) for item in value), (
+        f"Expected a list of strings, got {value!r}"
+    )
+    return list(value)
+
+
+def _seed(value: Any) -> int:
+    assert isinstance(value, int), f"Expected an int as seed, got {value!r}"
+    assert -(2**63) <= value < 2**64, f"A seed has 64 bits, {value} has more"
+    return int(value)
+
+
 def _repeat_limit(value: Any) -> int:
     return 2**64 - 1 if value is None else value
 
 
 def _memory_proportions(value: dict[Any, float]) -> dict[int, float]:
+    assert isinstance(value, dict), f'Expected a dict such as {{"IPU0": 0.5}}, got {value!r}'
     result = {}
     for key, proportion in value.items():
+        assert isinstance(proportion, (int, float)), f"Expected a number, got {proportion!r}"
         if isinstance(key, int):
             result[key] = proportion
             continue
@@ -132,12 +153,15 @@ def _io_tiles(value: int) -> int:
 
 def _location(value: Any) -> dict[str, Any]:
     # A dict is the stored form; the settings object knows how to become one.
-    if isinstance(value, dict):
-        return dict(value)
-    assert hasattr(value, "minElementsForOffChip"), (
-        f"Expected a poptorch.TensorLocationSettings, got {value!r}"
-    )
-    return value.toDict()
+    if not isinstance(value, dict):
+        assert hasattr(value, "minElementsForOffChip"), (
+            f"Expected a poptorch.TensorLocationSettings, got {value!r}"
+        )
+        return value.toDict()
+    rows = {row.key: row for row in OPTIONS if row.section == "TensorLocationSettings"}
+    unknown = sorted(str(key) for key in value if key not in rows)
+    assert not unknown, f"poptorch.TensorLocationSettings has no {', '.join(unknown)}"
+    return {key: rows[key].check(setting) for key, setting in value.items()}
 
 
 def partials_name(dtype: Any) -> str:
@@ -173,8 +197,8 @@ def _autocast_policy(value: Any) -> Any:
     return value
 
 
-def _synthetic_mode(enabled: bool) -> int:
-    return 2 if enabled else 0
+def _synthetic_mode(enabled: Any) -> int:
+    return 2 if _switch(enabled) else 0
 
 
 P, H, R = Effect.PROGRAM, Effect.HOST, Effect.RECORDED
@@ -331,6 +355,7 @@ OPTIONS: tuple[Option, ...] = (
         "ipu_version",
         H,
         "Version of the IPU that is compiled for.",
+        check=instance_of(int),
         method="useOfflineIpuTarget",
     ),
     Option(
@@ -338,7 +363,7 @@ OPTIONS: tuple[Option, ...] = (
         "random_seed",
         H,
         "Seed of the random numbers drawn on the device.",
-        check=instance_of(int),
+        check=_seed,
         method="randomSeed",
     ),
     Option(
@@ -348,7 +373,7 @@ OPTIONS: tuple[Option, ...] = (
         "Buffers that copyNamedBuffersToDevice may refresh alone.",
         setter="updatableNamedBuffers",
         argument="buffers",
-        check=list,
+        check=_texts,
         backend=True,
     ),
     Option(
@@ -387,7 +412,7 @@ OPTIONS: tuple[Option, ...] = (
         default=["install/poptorch", "site-packages/torch", "site-packages/poptorch"],
         setter="sourceLocationExcludes",
         argument="excludes",
-        check=list,
+        check=_texts,
     ),
     Option(
         "Options",
@@ -396,6 +421,7 @@ OPTIONS: tuple[Option, ...] = (
         "Slower, more accurate normalisation; ours is always the accurate one.",
         setter="enableStableNorm",
         argument="enabled",
+        check=_switch,
         backend=True,
     ),
     Option(
@@ -417,6 +443,7 @@ OPTIONS: tuple[Option, ...] = (
         default=False,
         setter="logCycleCount",
         argument="log_cycle_count",
+        check=_switch,
         backend=True,
     ),
     Option(
@@ -489,6 +516,7 @@ OPTIONS: tuple[Option, ...] = (
         "Let the device adjust the loss scale during training.",
         setter="setAutomaticLossScaling",
         argument="enabled",
+        check=_switch,
         backend=True,
     ),
     # Precision -----------------------------------------------------------------------------------
@@ -673,6 +701,7 @@ OPTIONS: tuple[Option, ...] = (
         P,
         "Keep the tensors on chip.",
         method="useOnChipStorage",
+        check=lambda use: int(instance_of(int)(use)),
     ),
     Option(
         "TensorLocationSettings",

@@ -3,18 +3,18 @@
 the methods that set several values at once, loading from files, and freezing."""
 
 import copy
-import json
 import os
 from collections.abc import Callable
+from enum import IntEnum
 from typing import Any
 
 import torch
 
-import poptorch
-from poptorch import enums, strategies
+from poptorch import strategies
 from poptorch._logging import logger
-from poptorch._options_impl import OptionsDict
+from poptorch._options_impl import OptionsDict, option_setter
 from poptorch._options_table import OPTIONS, Effect, partials_name
+from poptorch._options_text import Refused, apply_json, apply_line
 from poptorch._progress import ProgressBar
 from poptorch._suggest import no_member
 from poptorch.enums import (
@@ -49,19 +49,27 @@ class _PopartOptions:
     def _freeze(self) -> None:
         self._is_frozen = True
 
+    @option_setter
     def set(self, key: str, value: Any) -> "_PopartOptions":
         """Keep ``value`` under ``key``."""
         self.checkIsFrozen(key)
+        assert isinstance(key, str), f"Expected the name of an option, got {key!r}"
         if key == "logDir":
             logger.warning("_Popart.set('logDir', ...) is ignored: use Options.logDir instead")
             return self
-        self.options[key] = value
+        # Members of PopART's enumerations are numbers: the stored form has no need of their module.
+        self.options[key] = int(value) if isinstance(value, IntEnum) else value
         return self
 
+    @option_setter
     def setEngineOptions(self, engine_options: dict[str, str]) -> "_PopartOptions":
         """Replace the engine options."""
+        assert isinstance(engine_options, dict), (
+            f"Expected a dict of engine options, got {engine_options!r}"
+        )
         return self.set("engineOptions", engine_options)
 
+    @option_setter
     def setPatterns(self, patterns: dict[str, bool], level: int = 2) -> "_PopartOptions":
         """Keep which rewrite patterns are switched on or off."""
         assert isinstance(patterns, dict), f"Expected a dict of patterns, got {patterns!r}"
@@ -97,10 +105,11 @@ class _JitOptions(OptionsDict):
 
     section = "Jit"
 
+    @option_setter
     def traceModel(self, trace_model: bool) -> "_JitOptions":
-        """Does nothing for False; tracing with ``torch.jit`` does not exist any more."""
-        if trace_model:
-            raise ValueError("Jit.traceModel(True) is no longer supported")
+        """Changes nothing: PopTorch up to 3.0 had two ways to capture a model, here is one."""
+        assert isinstance(trace_model, bool), f"traceModel needs a bool, got {trace_model!r}"
+        self.checkIsFrozen("traceModel")
         logger.warning("Jit.traceModel is deprecated and has no effect")
         return self
 
@@ -110,6 +119,7 @@ class _PrecisionOptions(_BackendOptions):
 
     section = "Precision"
 
+    @option_setter
     def setPartialsType(self, dtype: torch.dtype) -> "_PrecisionOptions":
         """The type in which matmuls and convolutions accumulate: torch.float or torch.half."""
         name = partials_name(dtype)
@@ -118,6 +128,7 @@ class _PrecisionOptions(_BackendOptions):
         self._merge_convolution_option("partialsType", name)
         return self
 
+    @option_setter
     def runningVarianceAlwaysFloat(self, value: bool) -> "_PrecisionOptions":
         """The name of ``runningStatisticsAlwaysFloat`` up to PopTorch 2.1."""
         return self.runningStatisticsAlwaysFloat(value)
@@ -128,11 +139,13 @@ class _TrainingOptions(_BackendOptions):
 
     section = "Training"
 
+    @option_setter
     def setConvolutionDithering(self, enabled: bool) -> "_TrainingOptions":
         """Tile layout hint; recorded, no effect on virtual IPUs."""
         self._merge_convolution_option("enableConvDithering", "true" if enabled else "false")
         return self
 
+    @option_setter
     def accumulationReductionType(self, reduction_type: ReductionType) -> "_TrainingOptions":
         """The name of ``accumulationAndReplicationReductionType`` up to PopTorch 2.1."""
         return self.accumulationAndReplicationReductionType(reduction_type)
@@ -147,16 +160,19 @@ class _DistributedOptions(OptionsDict):
         super().__init__()
         self.setEnvVarNames("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK")
 
+    @option_setter
     def disable(self) -> "_DistributedOptions":
         """Use one process."""
         return self.configureProcessId(0, 1)
 
+    @option_setter
     def setEnvVarNames(self, var_num_processes: str, var_process_id: str) -> "_DistributedOptions":
         """Read the process count and index from these environment variables."""
         return self.configureProcessId(
-            int(os.environ.get(var_process_id, "0")), int(os.environ.get(var_num_processes, "1"))
+            _environment_number(var_process_id, 0), _environment_number(var_num_processes, 1)
         )
 
+    @option_setter
     def configureProcessId(self, process_id: int, num_processes: int) -> "_DistributedOptions":
         """Set the process count and the index of this process."""
         self.set(distributed_process_id=process_id, num_distributed_processes=num_processes)
@@ -178,6 +194,7 @@ class TensorLocationSettings(OptionsDict):
 
     section = "TensorLocationSettings"
 
+    @option_setter
     def useOnChipStorage(self, use: bool | None = True) -> "TensorLocationSettings":
         """Keep the tensors on chip; None removes the setting."""
         if use is None:
@@ -234,7 +251,11 @@ class Options(OptionsDict):
             self.enableExecutableCaching(path)
         defaults = os.environ.get("POPTORCH_DEFAULT_OPTIONS")
         if defaults:
-            self.from_json(defaults)
+            try:
+                self.from_json(defaults)
+            except Exception as exc:
+                exc.add_note("The options are those of the variable POPTORCH_DEFAULT_OPTIONS.")
+                raise
 
     # Sub-objects ---------------------------------------------------------------------------------
 
@@ -270,6 +291,7 @@ class Options(OptionsDict):
 
     # Setters of several values -------------------------------------------------------------------
 
+    @option_setter
     def setExecutionStrategy(self, strategy: _IExecutionStrategy) -> "Options":
         """How the parts of the model are scheduled over IPUs."""
         assert isinstance(strategy, _IExecutionStrategy), (
@@ -279,6 +301,7 @@ class Options(OptionsDict):
         self._values["_execution_strategy"] = strategy
         return self
 
+    @option_setter
     def inputReplicaGrouping(
         self, input_group_size: int, input_group_type: CommGroupType
     ) -> "Options":
@@ -288,10 +311,13 @@ class Options(OptionsDict):
             input_group_size: replicas in a group.
             input_group_type: which replicas form a group.
         """
+        assert isinstance(input_group_size, int), f"Expected an int, got {input_group_size!r}"
         if input_group_type == CommGroupType.All:
             raise ValueError("input_group_type cannot be All")
         if input_group_type == CommGroupType.NoGrouping:
             input_group_size, input_group_type = 1, CommGroupType.Consecutive
+        if input_group_size < 1:
+            raise ValueError(f"input_group_size must be positive, not {input_group_size}")
         if input_group_size > self.replication_factor:
             raise ValueError(
                 f"input_group_size cannot be larger than the replication factor "
@@ -305,6 +331,7 @@ class Options(OptionsDict):
         self.set(input_group_size=input_group_size, input_cgt=input_group_type)
         return self
 
+    @option_setter
     def outputMode(
         self, output_mode: OutputMode, output_return_period: int | None = None
     ) -> "Options":
@@ -329,6 +356,7 @@ class Options(OptionsDict):
         """Whether the output mode is still to be chosen when a model is wrapped."""
         return self.output_mode == OutputMode.Default
 
+    @option_setter
     def anchorTensor(
         self,
         short_name: str,
@@ -344,43 +372,52 @@ class Options(OptionsDict):
             output_mode: the model's mode if None.
             output_return_period: period of EveryN.
         """
+        for name in (short_name, long_name):
+            assert isinstance(name, str), f"Expected the name of a tensor, got {name!r}"
         model_mode = output_mode is None
+        assert model_mode or isinstance(output_mode, OutputMode), (
+            f"Expected a poptorch.OutputMode, got {output_mode!r}"
+        )
         mode = self.output_mode if output_mode is None else int(output_mode)
         period = 1
         if mode == OutputMode.EveryN:
             period = self.output_return_period if model_mode else output_return_period
         self.anchored_tensors[short_name] = [long_name, model_mode, mode, period]
 
+    @option_setter
     def useOfflineIpuTarget(self, ipu_version: int = 2) -> "Options":
         """Compile only: never attach to a device."""
         self.connectionType(ConnectionType.Never)
         self.createOrSet(ipu_version=ipu_version)
         return self
 
+    @option_setter
     def randomSeed(self, random_seed: int) -> "Options":
         """Seed the random numbers of the device, and PyTorch's on the host."""
-        assert isinstance(random_seed, int), f"Expected an int as seed, got {random_seed!r}"
         self.createOrSet(random_seed=random_seed)
-        torch.manual_seed(random_seed)
+        torch.manual_seed(self.random_seed)
         return self
 
+    @option_setter
     def enableExecutableCaching(self, path: str | None) -> "Options":
         """Keep compiled programs in directory ``path``; None turns caching off."""
         self.checkIsFrozen("enableExecutableCaching")
         if path is None:
             self._popart.set("enableEngineCaching", False)
         else:
+            cache = _path(path)
             self._popart.set("enableEngineCaching", True)
-            self._popart.set("cachePath", path)
+            self._popart.set("cachePath", cache)
         return self
 
+    @option_setter
     def enableProfiling(self, profile_dir: str | None = None) -> "Options":
         """Write a profile of compilation and runs to ``profile_dir`` (default: here)."""
         self.checkIsFrozen("enableProfiling")
         chosen = {
             "debug.allowOutOfMemory": "true",
             "autoReport.all": "true",
-            "autoReport.directory": profile_dir or ".",
+            "autoReport.directory": _path(profile_dir or "."),
         }
         environment = os.environ.get("POPLAR_ENGINE_OPTIONS", "")
         for key in chosen:
@@ -394,17 +431,20 @@ class Options(OptionsDict):
         self._popart.setEngineOptions({**engine, **chosen})
         return self
 
+    @option_setter
     def disableModuleNamescope(self) -> "Options":
         """Do not prefix the names of ops with the path of their module."""
         self.set(_module_namescope_enabled=False)
         return self
 
+    @option_setter
     def appendToLocationExcludes(self, *excludes: str) -> "Options":
         """Add fragments of paths that are hidden from reported source locations."""
         return self.sourceLocationExcludes([*self._source_location_excludes, *excludes])
 
     # Older names ---------------------------------------------------------------------------------
 
+    @option_setter
     def anchorMode(
         self, anchor_mode: OutputMode, anchor_return_period: int | None = None
     ) -> "Options":
@@ -425,22 +465,21 @@ class Options(OptionsDict):
     def loadFromFile(self, filepath: str) -> "Options":
         """Apply the lines of a file, each a call on the options without the ``options.``.
 
-        Empty lines and lines that begin with ``#`` are skipped. Lines are Python source and are
-        executed: load only files that you trust.
+        Empty lines and lines that begin with ``#`` are skipped. Arguments are plain values, members
+        of PopTorch's enumerations, strategies and location settings; nothing else is evaluated.
         """
-        with open(filepath, encoding="utf-8") as file:
-            lines = file.readlines()
-        for number, raw in enumerate(lines, 1):
+        for number, raw in enumerate(_lines(filepath), 1):
             line = raw.strip()
             if not line or line.startswith("#"):
                 continue
             try:
-                code = compile(f"options.{line}", str(filepath), "exec")
-            except SyntaxError as exc:
+                apply_line(self, line, str(filepath))
+            except (SyntaxError, Refused) as exc:
+                kind = "SyntaxError" if isinstance(exc, SyntaxError) else "Error"
+                text = exc.msg if isinstance(exc, SyntaxError) else exc
                 raise ConfigFileError(
-                    f"SyntaxError at line {number} of {filepath}: {exc.msg}\n> {line}"
+                    f"{kind} at line {number} of {filepath}: {text}\n> {line}"
                 ) from exc
-            exec(code, {"poptorch": poptorch, "options": self})
         return self
 
     def from_json(self, string: str) -> "Options":
@@ -449,15 +488,7 @@ class Options(OptionsDict):
         A list is passed as the positional arguments, anything else as the one argument;
         ``"EnumName.Member"`` stands for that member.
         """
-        values = json.loads(string)
-        if not isinstance(values, dict):
-            raise ValueError(f"Options are a JSON object, not {string!r}")
-        for path, value in values.items():
-            setter: Any = self
-            for name in path.split("."):
-                setter = getattr(setter, name)
-            arguments = value if isinstance(value, list) else [value]
-            setter(*(_enum_member(argument) for argument in arguments))
+        apply_json(self, string)
         return self
 
     # Serialising ---------------------------------------------------------------------------------
@@ -530,13 +561,28 @@ class Attribute:
         Attribute._active = self._saved
 
 
-def _enum_member(value: Any) -> Any:
-    if not isinstance(value, str) or value.count(".") != 1:
-        return value
-    name, member = value.split(".")
-    if name not in enums.__all__:
-        return value
-    return getattr(enums, name)[member]
+def _path(path: str | os.PathLike[str]) -> str:
+    assert isinstance(path, (str, os.PathLike)), f"Expected a path, got {path!r}"
+    return os.fspath(path)
+
+
+def _environment_number(variable: str, default: int) -> int:
+    assert isinstance(variable, str), f"Expected the name of a variable, got {variable!r}"
+    text = os.environ.get(variable, str(default))
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(
+            f"The environment variable {variable} must be a number, not {text!r}"
+        ) from None
+
+
+def _lines(filepath: str) -> list[str]:
+    try:
+        with open(filepath, encoding="utf-8") as file:
+            return file.readlines()
+    except UnicodeDecodeError as exc:
+        raise ConfigFileError(f"{filepath} is no text file: {exc}") from exc
 
 
 def _progress_function() -> Callable[[int, int], None]:

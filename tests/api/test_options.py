@@ -116,8 +116,6 @@ def test_precision_options_are_backend_options():
         opts.Precision.enableFloatingPointExceptions(1)
     with pytest.raises(ValueError, match="parameter to setPartialsType should be"):
         opts.Precision.setPartialsType(torch.int32)
-    with pytest.raises(ValueError, match="is no longer supported"):
-        opts.Jit.traceModel(True)
 
 
 def test_tensor_locations():

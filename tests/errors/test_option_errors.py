@@ -205,8 +205,9 @@ def test_deprecated_setters_warn_and_do_nothing(log):
     assert opts.Jit.traceModel(False) is opts.Jit
     assert "traceModel is deprecated" in log.text
     assert repr(opts) == before
-    with pytest.raises(ValueError, match="is no longer supported"):
-        opts.Jit.traceModel(True)
+    assert opts.Jit.traceModel(True) is opts.Jit and repr(opts) == before
+    with pytest.raises(AssertionError, match="needs a bool"):
+        opts.Jit.traceModel(2)
 
 
 def test_profiling_that_the_environment_overrides_is_warned_about(monkeypatch, log):

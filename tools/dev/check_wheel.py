@@ -16,6 +16,18 @@ options = poptorch.Options().showCompilationProgressBar(False)
 model, x = torch.nn.Linear(3, 2), torch.randn(4, 3)
 torch.testing.assert_close(poptorch.inferenceModel(model, options)(x), model(x).detach())
 """,
+    "popart, and the version of poptorch": """
+from importlib.metadata import version
+import popart, poptorch
+from packaging.version import parse
+assert parse(version("poptorch")) == parse(poptorch.__version__) > parse("3.4")
+options = poptorch.Options()
+options._Popart.set("subgraphCopyingStrategy", popart.SubgraphCopyingStrategy.JustInTime)
+try:
+    import popart.ir
+except ImportError as exc:
+    assert "not part of this" in str(exc)
+""",
     "torch finds the entry point, and Lightning has IPUs without an import of ours": """
 import sys
 from importlib.metadata import distribution

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files that were asked for and cannot be written."""
+
+import poptorch
+import pytest
+import torch
+
+
+def options():
+    return poptorch.Options().showCompilationProgressBar(False)
+
+
+class TwoStages(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = poptorch.BeginBlock(torch.nn.Linear(4, 4), "a", ipu_id=0)
+        self.second = poptorch.BeginBlock(torch.nn.Linear(4, 4), "b", ipu_id=1)
+
+    def forward(self, x):
+        return self.second(self.first(x))
+
+
+@pytest.mark.parametrize("place", ["file/dump", "file", "/proc/nothing"])
+def test_a_dump_that_cannot_be_written_is_said(place, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("TESSERA_DUMP", place if place[0] == "/" else str(tmp_path / place))
+    model = poptorch.inferenceModel(torch.nn.Linear(4, 4), options())
+    with pytest.raises(poptorch.Error, match="TESSERA_DUMP: cannot (make the directory|write) .*:"):
+        model(torch.ones(1, 4))
+    monkeypatch.setenv("TESSERA_DUMP", str(tmp_path / "dump"))
+    model(torch.ones(1, 4))
+    assert list((tmp_path / "dump").glob("*.tir"))
+
+
+def test_a_trace_that_cannot_be_written_is_said_before_the_first_call(tmp_path, monkeypatch):
+    monkeypatch.setenv("TESSERA_TRACE", str(tmp_path / "none" / "trace.json"))
+    model = poptorch.inferenceModel(TwoStages(), options().deviceIterations(2))
+    with pytest.raises(poptorch.Error, match="TESSERA_TRACE: cannot write .*trace.json: No such"):
+        model.compile(torch.ones(2, 4))
+    assert not model.isCompiled()
+    monkeypatch.setenv("TESSERA_TRACE", str(tmp_path / "trace.json"))
+    model(torch.ones(2, 4))
+    assert "traceEvents" in (tmp_path / "trace.json").read_text()

@@ -113,6 +113,7 @@ def compile_model(
             module_scopes=options._module_namescope_enabled,
             casting=_casting(options.Precision),
             progress=bar.capture,
+            values_read=options.values_read_in_forward,
         )
     bar.capture(1)
     for info in captured.params:
@@ -205,9 +206,10 @@ def _core_options(
 def _output_rules(
     captured: Any, batching: Batching, anchors: list[Anchor]
 ) -> list[tuple[OutputMode, int]]:
-    """What is returned of each output: the model's, inputs changed in place, anchors."""
+    """What is returned of each output: the model's, inputs changed in place, checks, anchors."""
     rules = [(batching.mode, batching.period)] * len(captured.outputs)
-    for _, index in captured.input_writebacks:
+    first = len(captured.outputs) - len(captured.checks)
+    for index in (*(i for _, i in captured.input_writebacks), *range(first, len(rules))):
         rules[index] = (OutputMode.All, 1)
     return rules + [(a.mode, a.period) for a in anchors if not a.is_state]
 

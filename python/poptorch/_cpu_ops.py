@@ -43,6 +43,15 @@ def _(inputs: list[torch.Tensor], key: int) -> list[torch.Tensor]:
     return [torch.empty(shape, dtype=dtype) for shape, dtype in call_of(key).results]
 
 
+def _call_now(inputs: list[torch.Tensor], key: int) -> list[torch.Tensor]:
+    """For a value that is needed while the model is captured."""
+    _, found = state.current().on_host(lambda: call_of(key).tensors(inputs))
+    return [t.clone() for t in found]
+
+
+_lib.impl("cpu_call", _call_now, "CPU")
+
+
 class _Call:
     """One call in a model: the function, the form of its arguments, the types of its results."""
 

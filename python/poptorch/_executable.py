@@ -13,6 +13,7 @@ from poptorch._args import Bound, Signature, Template
 from poptorch._batching import Batching
 from poptorch._errors import Error, createPoptorchError, raise_core_error
 from poptorch._weights import DTYPES
+from poptorch.capture.errors import make_error
 from poptorch.enums import OutputMode
 
 _NARROWED = {torch.int64: torch.int32, torch.float64: torch.float32}
@@ -164,7 +165,8 @@ class Executable:
         """The function from the core's outputs to the result of the call."""
         batching, writebacks = self._batching, capture.input_writebacks
         captured = len(capture.outputs)
-        count = captured - len(writebacks)
+        checks = captured - len(capture.checks)
+        count = checks - len(writebacks)
         anchors = len(self._outputs) > captured
         narrowed = [
             (i, _NARROWED[dtype])
@@ -179,6 +181,9 @@ class Executable:
             if anchors:
                 self.anchored = outputs[captured:]
                 del outputs[captured:]
+            if capture.checks:
+                _check_frozen(capture.checks, outputs[checks:])
+                del outputs[checks:]
             if writebacks:
                 for position, index in writebacks:
                     inputs[position].detach().copy_(batching.written_back(outputs[index]))
@@ -188,6 +193,19 @@ class Executable:
             return rebuild(outputs)
 
         return finish
+
+
+def _check_frozen(checks: Any, differs: list[torch.Tensor]) -> None:
+    """Raise if a value that Python read in forward is not the one that the program is made for."""
+    for (value, where), found in zip(checks, differs, strict=True):
+        if found.any():
+            raise make_error(
+                "A value that Python reads in forward is another one than in the call that the "
+                f"model was compiled for. There it was {value}, and the program is frozen to what "
+                "followed from it. The call has run to its end: what it has written to weights and "
+                "buffers stays written.",
+                where,
+            )
 
 
 def _quick_rebuild(capture: Any, count: int) -> Callable[[list[torch.Tensor]], Any]:

@@ -144,6 +144,12 @@ def _memory_proportions(value: dict[Any, float]) -> dict[int, float]:
     return result
 
 
+def _values_read(value: Any) -> str:
+    if value not in ("freeze", "check", "error"):
+        raise ValueError(f'valuesReadInForward needs "freeze", "check" or "error", got {value!r}')
+    return value
+
+
 def _io_tiles(value: int) -> int:
     assert isinstance(value, int) and 32 <= value <= 192 and value % 2 == 0, (
         "numIOTiles must be an even number between 32 and 192."
@@ -365,6 +371,18 @@ OPTIONS: tuple[Option, ...] = (
         "Seed of the random numbers drawn on the device.",
         check=_seed,
         method="randomSeed",
+    ),
+    Option(
+        "Options",
+        "values_read_in_forward",
+        P,
+        "What happens when forward reads the value of a tensor, as `.item()` and `if tensor` do: "
+        '"freeze" computes it from the first inputs and freezes the program to it, with a warning; '
+        '"check" also raises an error for a call that has another value; "error" refuses it.',
+        default="freeze",
+        setter="valuesReadInForward",
+        argument="mode",
+        check=_values_read,
     ),
     Option(
         "Options",

@@ -28,8 +28,10 @@ class WithLoss(torch.nn.Module):
         return out, identity_loss(total, reduction="none")
 
 
-def captured(model, args, kwargs=None, training=True):
-    return capture(model, args, kwargs or {}, training=training, native_ops=NATIVE, name="training")
+def captured(model, args, kwargs=None, training=True, **other):
+    return capture(
+        model, args, kwargs or {}, training=training, native_ops=NATIVE, name="training", **other
+    )
 
 
 def state_of(c):

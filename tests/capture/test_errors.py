@@ -59,13 +59,21 @@ def _buffer_item(m, y):
 def test_reading_a_value_names_the_line(body):
     model = Model(body)
     with pytest.raises(Error) as e:
-        captured(model, (torch.randn(3, 4),))
+        captured(model, (torch.randn(3, 4),), values_read="error")
     first = body.__code__.co_firstlineno
     where, line = e.value.location.rsplit(":", 1)
     assert where.endswith("test_errors.py") and first < int(line) <= first + 4
     assert linecache.getline(where, int(line)).strip() in e.value.message
     assert "reads the value of a tensor" in e.value.message
     assert "torch.where" in e.value.message
+
+
+@pytest.mark.parametrize("body", [_branch, _item, _float, _tolist, _numpy, _buffer_item])
+def test_a_value_that_is_read_is_that_of_the_first_inputs(body, caplog):
+    check(Model(body), (torch.randn(3, 4),))
+    (record,) = [r for r in caplog.records if "reads the value of a tensor" in r.getMessage()]
+    line = body.__code__.co_firstlineno + 1
+    assert f"test_errors.py:{line}" in record.getMessage()
 
 
 @pytest.mark.parametrize(
@@ -193,7 +201,7 @@ def test_batch_norm_with_cumulative_average_is_an_error_with_a_line():
             return F.mse_loss(self.inner(x), x)
 
     with pytest.raises(Error) as e:
-        captured(Outer(), (torch.randn(3, 4),))
+        captured(Outer(), (torch.randn(3, 4),), values_read="error")
     assert "test_errors.py" in e.value.location
 
 

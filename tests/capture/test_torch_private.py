@@ -115,3 +115,26 @@ def test_module_hooks_surround_every_forward():
 def test_without_modes_makes_real_tensors():
     with private.FakeTensorMode():
         assert not isinstance(private.without_modes(lambda: torch.ones(2)), private.FakeTensor)
+
+
+def test_the_graph_so_far_knows_the_node_of_a_tensor():
+    seen = {}
+
+    def function(x):
+        tracer = private.running_tracer()
+        y = x + 1
+        kept = private.node_of(y, tracer)
+        y.mul_(2)
+        seen["nodes"] = [kept.target, private.node_of(y, tracer).target]
+        view = y[0]
+        seen["same"] = private.storage_id(view) == private.storage_id(y) != private.storage_id(x)
+        dead = private.node_of(x * 3, tracer)
+        seen["live"] = {private.node_of(t, tracer) in private.live_nodes(tracer) for t in (x, y)}
+        seen["dead"] = dead in private.live_nodes(tracer)
+        return y
+
+    with private.FakeTensorMode() as mode:
+        private.trace(function, [mode.from_tensor(torch.ones(2))], {})
+    aten = torch.ops.aten
+    assert seen["nodes"] == [aten.add.Tensor, aten.mul_.Tensor]
+    assert seen["same"] and seen["live"] == {True} and not seen["dead"]

@@ -337,7 +337,7 @@ def test_item_names_the_line(batch, opts):
             return super().forward(x * scale, target)
 
     with pytest.raises(poptorch.Error, match="aten::item is only supported in eager mode") as error:
-        poptorch.inferenceModel(Reads(), opts)(batch[0])
+        poptorch.inferenceModel(Reads(), opts.valuesReadInForward("error"))(batch[0])
     assert "test_api_errors.py" in str(error.value) and "# the line" in str(error.value)
 
 

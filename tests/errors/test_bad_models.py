@@ -89,7 +89,7 @@ def unique(y, target):
 
 @pytest.mark.parametrize("body", [item, branch, to_list, to_numpy, to_float, to_int])
 def test_reading_a_value(batch, opts, body):
-    training = poptorch.trainingModel(Model(body), opts)
+    training = poptorch.trainingModel(Model(body), opts.clone().valuesReadInForward("error"))
     with pytest.raises(poptorch.Error, match="reads the value of a tensor") as caught:
         training(*batch)
     assert_names_the_line(caught.value)

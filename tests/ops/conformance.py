@@ -293,10 +293,10 @@ def run_eager(model, dtype=None):
     ]
 
 
-def run_ours(model):
+def run_ours(model, options=None):
     """(executor, results, gradients or None) of a model compiled by the core."""
     if not model.training_call:
-        executor = poptorch.inferenceModel(model, options=quiet())
+        executor = poptorch.inferenceModel(model, options=options or quiet())
         return executor, executor(*map(as_input, model.arguments())), None
     optimizer = poptorch.optim.SGD(model.parameters(), lr=1.0)
     executor = poptorch.trainingModel(model, options=quiet(), optimizer=optimizer)

@@ -112,7 +112,7 @@ def _write_through_view(m, x):
     return x * 2 if steps.sum().item() > 0 else x
 
 
-UNKNOWN = {
+READ = {
     "input": lambda m, x: x * x.sum().item(),
     "weight": lambda m, x: x * m.weight.max().item(),
     "buffer": lambda m, x: x * m.kept.sum().item(),
@@ -120,6 +120,13 @@ UNKNOWN = {
     "undefined": lambda m, x: x * torch.empty(2).sum().item(),
     "write": _write_of_data,
     "write through a view": _write_through_view,
+    "equal": lambda m, x: -x if torch.equal(x, x + 1) else x,
+    "allclose": lambda m, x: -x if torch.allclose(x, x + 1) else x,
+    "tolist": lambda m, x: x * x.sum().tolist(),
+    "bool": lambda m, x: -x if bool((x > 0).all()) else x,
+    "range": lambda m, x: x[: int(x.sum())],
+}
+SHAPES = {
     "nonzero": lambda m, x: torch.nonzero(x),
     "mask": lambda m, x: x[x > 0],
     "masked_select": lambda m, x: torch.masked_select(x, x > 0),
@@ -127,18 +134,14 @@ UNKNOWN = {
     "unique_consecutive": lambda m, x: torch.unique_consecutive(x),
     "argwhere": lambda m, x: torch.argwhere(x > 0),
     "bincount": lambda m, x: torch.bincount((x.flatten() > 0).long()),
-    "equal": lambda m, x: -x if torch.equal(x, x + 1) else x,
-    "allclose": lambda m, x: -x if torch.allclose(x, x + 1) else x,
-    "tolist": lambda m, x: x * x.sum().tolist(),
-    "bool": lambda m, x: -x if bool((x > 0).all()) else x,
-    "range": lambda m, x: x[: int(x.sum())],
 }
 
 
-@pytest.mark.parametrize("name", UNKNOWN)
+@pytest.mark.parametrize("name", [*READ, *SHAPES])
 def test_unknown_values_are_refused_with_the_line(name):
-    body = UNKNOWN[name]
-    executor = poptorch.inferenceModel(Model(body), options=quiet())
+    body = READ.get(name) or SHAPES[name]
+    options = quiet().valuesReadInForward("error") if name in READ else quiet()
+    executor = poptorch.inferenceModel(Model(body), options=options)
     with pytest.raises(poptorch.Error) as caught:
         executor(torch.randn(4, 4))
     text = str(caught.value)

@@ -84,7 +84,7 @@ class Capture:
         constants: tensors the text refers to by name.
         inputs: one per tensor among (args, kwargs), in the order of structure.argument_leaves and
             of the text.
-        outputs: one per value on the text's `output` line, the last ones being input write-backs.
+        outputs: one per value on the text's `output` line: results, input write-backs, checks.
         input_writebacks: (input index, output index) of inputs that forward changes in place.
         loss_index: which output is the loss, None if forward does not return it.
         loss_value: how the text refers to the loss, None in inference.
@@ -94,6 +94,8 @@ class Capture:
         placed: of a model with blocks, a placement.PlacedOp per op.
         dead_blocks: tags of blocks none of whose ops the results need.
         overlapped: (file, line) of the first transfer that is to overlap with computation, or None.
+        checks: (value, (file, line)) per output, of the last ones, that says whether a value that
+            Python read in forward is another one.
     """
 
     text: str
@@ -111,6 +113,7 @@ class Capture:
     placed: list = field(default_factory=list)
     dead_blocks: dict = field(default_factory=dict)
     overlapped: tuple | None = None
+    checks: list[tuple[str, tuple[str, int]]] = field(default_factory=list)
     _result: Any = None
     _leaves: list = field(default_factory=list)
     _head: list = field(default_factory=list)
@@ -124,7 +127,7 @@ class Capture:
     def rebuild(self, tensors):
         """What forward returned, with its tensors replaced by the program's outputs.
 
-        `tensors` has one entry per output; write-backs may be left out.
+        `tensors` has one entry per output; write-backs and checks may be left out.
         """
         found = [tensors[leaf] if kind == "value" else leaf for kind, leaf in self._leaves]
         return structure.rebuild(self._result, iter(found))
@@ -154,6 +157,7 @@ def capture(
     module_scopes=True,
     casting=None,
     progress=None,
+    values_read="freeze",
 ):
     """Captures one call `model(*args, **kwargs)` as text IR; returns a Capture.
 
@@ -168,6 +172,7 @@ def capture(
         module_scopes: whether locations in the text name the module of an op.
         casting: a casting.Casting; None leaves all types to torch.
         progress: called with the fraction that is done, now and then.
+        values_read: what reading a value in forward does, one of frozen.MODES.
     """
     from .emit import emit
     from .trace import trace_model
@@ -183,6 +188,7 @@ def capture(
             module_scopes=module_scopes,
             casting=casting,
             progress=progress,
+            values_read=values_read,
         )
         emitted = emit(traced, native_ops, name, loss_scaling)
     return _result(traced, emitted)
@@ -221,6 +227,7 @@ def _result(traced, e):
         placed=e.placed,
         dead_blocks=e.dead_blocks,
         overlapped=traced.overlapped,
+        checks=[(check.value, check.where) for check in traced.checks],
         _result=_without_fakes(traced),
         _leaves=traced.result_leaves,
         _head=e.head,

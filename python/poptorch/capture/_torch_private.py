@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import (
     FakeTensor,
     FakeTensorMode,
 )
-from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.proxy_tensor import get_proxy_mode, get_proxy_slot, make_fx
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
@@ -29,11 +29,15 @@ __all__ = [
     "TorchFunctionMode",
     "functional_body",
     "is_random",
+    "live_nodes",
     "module_hooks",
     "next_sequence_number",
+    "node_of",
     "patched_torch",
     "running_sequence_number",
+    "running_tracer",
     "set_node_tag",
+    "storage_id",
     "trace",
     "without_modes",
 ]
@@ -62,6 +66,26 @@ def running_sequence_number():
     """Number of the autograd node whose backward runs now, None outside backward."""
     node = torch._C._current_autograd_node()
     return None if node is None else node._sequence_nr()
+
+
+def running_tracer():
+    """The tracer that records ops now: it has the graph so far and the module of its constants."""
+    return get_proxy_mode().tracer
+
+
+def node_of(tensor, tracer):
+    """The node of the graph so far that holds the present value of a captured tensor."""
+    return get_proxy_slot(tensor, tracer).proxy.node
+
+
+def live_nodes(tracer):
+    """Nodes whose tensors Python or autograd still holds."""
+    return {found.proxy.node for found in tracer.tensor_tracker.values()}
+
+
+def storage_id(tensor):
+    """Which memory a tensor lies in; views have that of their base."""
+    return tensor.untyped_storage()._cdata
 
 
 def is_random(func):

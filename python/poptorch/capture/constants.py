@@ -179,6 +179,7 @@ _INDEXED = {
 _FROM_DATA = {
     _READ,
     aten.equal.default,
+    aten.allclose.default,
     aten.nonzero.default,
     aten._unique.default,
     aten._unique2.default,

@@ -416,6 +416,7 @@ def emit(traced, native_ops, name, loss_scaling):
             outputs.append(value)
         else:
             updates.append((source, value))
+    outputs += [own(v) for v in rest[len(traced.grads) :]]
     _warn_outside_parameters(traced)
 
     head, tail, live, locations = w.text(name, sources, outputs, loss, grads, updates)

@@ -143,6 +143,12 @@ def data_dependent(kind, what, where):
     return make_error(_ADVICE[kind].format(what=what), where)
 
 
+def unknown_value(what, cause, where):
+    """The error for a value that cannot be computed while the model is captured."""
+    message = f"{_ADVICE['value'].format(what=what)}\nIt cannot be computed now: {cause}"
+    return make_error(message, where)
+
+
 def describe_dynamic_op(func):
     """A name the user knows for an ATen op whose output shape depends on data."""
     name = str(func).replace("aten.", "").split(".")[0]

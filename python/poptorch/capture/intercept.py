@@ -11,7 +11,7 @@ import torch.nn.functional as F  # noqa: N812
 
 from . import _torch_private as private
 from . import constants, intercept_statistics, library, recurrent, state
-from .errors import data_dependent, make_error, user_frame
+from .errors import make_error, user_frame
 from .least_squares import lstsq
 
 _VALUE_READS = {
@@ -254,7 +254,7 @@ def _value_read(mode, func, args, kwargs):
     if isinstance(tensor, private.FakeTensor):
         known = constants.value_of(tensor)
         if known is None:
-            raise data_dependent("value", _VALUE_READS[func], user_frame())
+            known = mode.session.frozen.read(tensor, _VALUE_READS[func], user_frame())
         return private.without_modes(lambda: func(known, *args[1:], **kwargs))
     return NotImplemented
 
@@ -271,13 +271,21 @@ def _text(mode, func, args, kwargs):
     return "<unavailable>" if spec and tensor.dim() == 0 else NotImplemented
 
 
+def _decision(mode, func, args, kwargs):
+    """int(t) and bool(t): only what Python gets of the value has to be the same in each call."""
+    if not mode.session.frozen.checking or args[0].numel() != 1:
+        return NotImplemented
+    return func(args[0].long() if func is torch.Tensor.__int__ else args[0] != 0)
+
+
 def _tensor_split(mode, func, args, kwargs):
     """ATen reads sections given as a tensor from memory that a captured tensor does not have."""
 
     def run(input, indices_or_sections=None, dim=0, **other):
         known = constants.value_of(indices_or_sections)
         if known is None:
-            raise data_dependent("shape", "tensor_split by a tensor", user_frame())
+            where, values = user_frame(), mode.session.frozen
+            known = values.read(indices_or_sections, "tensor_split by a tensor", where)
         return func(input, private.without_modes(known.tolist), dim, **other)
 
     split = args[1] if len(args) > 1 else kwargs.get("indices_or_sections")
@@ -404,6 +412,7 @@ HANDLERS = {
     torch.linalg.lstsq: lambda mode, func, args, kwargs: lstsq(*args, **kwargs),
     **dict.fromkeys(_VALUE_READS, _value_read),
     **dict.fromkeys((torch.Tensor.__format__, torch.Tensor.__repr__), _text),
+    **dict.fromkeys((torch.Tensor.__int__, torch.Tensor.__bool__), _decision),
     **dict.fromkeys(_NORM_ARGUMENTS, _norm_in_input_type),
     **dict.fromkeys(
         (

@@ -9,7 +9,7 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from . import _torch_private as private
-from . import constants
+from . import constants, state
 from .errors import make_error, user_frame
 
 _lib = torch.library.Library("tessera", "FRAGMENT")
@@ -242,14 +242,16 @@ def _recurrent(mode, func, args, kwargs):
 
 def known_lengths(lengths):
     """The numbers in a tensor of lengths; they shape the program, so they must be known now."""
-    known = constants.value_of(lengths)
-    if known is None:
+    known, values = constants.value_of(lengths), state.current().frozen
+    if known is None and values.refuses:
         raise make_error(
             "The lengths of a packed sequence are not known when the model is compiled: they "
             "decide the shapes of the program. Give them as a list of numbers that is the same in "
             "every call, or leave the sequences padded and mask the results.",
             user_frame(),
         )
+    if known is None:
+        known = values.read(lengths, "The length of a packed sequence", user_frame())
     return private.without_modes(known.tolist)
 
 

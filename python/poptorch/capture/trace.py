@@ -17,7 +17,7 @@ import torch
 from poptorch._logging import logger
 
 from . import _torch_private as private
-from . import constants, errors, library, mutations, placement, state, structure
+from . import constants, errors, frozen, library, mutations, placement, state, structure
 from .checks import CHECKS
 from .decompositions import trace_table
 from .intercept import Interceptor
@@ -78,14 +78,16 @@ class Traced:
     streams: int = 0
     blocks: dict = field(default_factory=dict)  # Session.blocks
     overlapped: tuple | None = None  # line of the first transfer that is to overlap
+    checks: list = field(default_factory=list)  # frozen.Check per output after those
 
 
 class Session:
     """State of one capture; placement, intercepted functions and tags find it through
     state.current()."""
 
-    def __init__(self, training, native_ops, scopes, casting=None):
+    def __init__(self, training, native_ops, scopes, values, casting=None):
         self.training = training
+        self.frozen = values  # frozen.Frozen
         self.casting = casting
         self.native_ops = native_ops
         self.in_forward = False
@@ -218,6 +220,8 @@ class _Tagger(private.TorchDispatchMode):
                     if constants.draws(func, args):
                         session.warn_of_draw(tag)
                     return out
+            if func in frozen.READS:
+                return session.frozen.call(func, args, kwargs, tag[:2])
             out = func(*args, **kwargs)
             constants.remember(func, args, kwargs, out)
             return out
@@ -225,17 +229,7 @@ class _Tagger(private.TorchDispatchMode):
             what = errors.describe_dynamic_op(func)
             raise errors.data_dependent("shape", what, tag[:2]) from None
         except private.DataDependentOutputException:
-            raise self._value_error(tag) from None
-        except RuntimeError:
-            if func is torch.ops.aten._local_scalar_dense.default:
-                raise self._value_error(tag) from None
-            raise
-
-    @staticmethod
-    def _value_error(tag):
-        return errors.data_dependent(
-            "value", "`.item()`, `if tensor`, `float(tensor)` or `int(tensor)`", tag[:2]
-        )
+            raise errors.data_dependent("value", str(func), tag[:2]) from None
 
 
 def collect_state(model):
@@ -433,16 +427,18 @@ def trace_model(
     module_scopes=True,
     casting=None,
     progress=None,
+    values_read=frozen.FREEZE,
 ):
     """Captures one call `model(*args, **kwargs)`; returns a Traced."""
     slots = collect_state(model)
     scopes = {}
     for name, module in model.named_modules() if module_scopes else ():
         scopes.setdefault(id(module), name)
-    session = Session(training, native_ops, scopes, casting)
+    inputs = structure.argument_leaves(args, kwargs)
+    values = frozen.Frozen(values_read, [*(s.tensor for s in slots), *(t for _, t in inputs)])
+    session = Session(training, native_ops, scopes, values, casting)
     session.progress = Progress(model, training, progress)
     session.call = model, args, kwargs
-    inputs = structure.argument_leaves(args, kwargs)
     fake_mode = private.FakeTensorMode(allow_non_fake_inputs=True)
     table = trace_table()
     traced = Traced(None, slots, inputs, None, [], 0, False, [])
@@ -543,15 +539,21 @@ def _finish(session, traced, result):
         traced.result_leaves.append(("value", index_of[id(leaf)]))
     _check_state_of_result(outputs)
     traced.num_values = len(outputs)
-    if not session.training:
-        return outputs
+    trained = _train(session, traced, result) if session.training else []
+    # After the gradients, because hooks of theirs may read values too.
+    traced.checks = session.frozen.checks
+    return [*outputs, *trained, *[check.differs for check in traced.checks]]
+
+
+def _train(session, traced, result):
+    """The loss, and the gradients that there are."""
     loss, where = pick_loss(session, result)
     traced.has_loss = True
     wanted = [s for s in traced.slots if s.trainable]
     gradients = _differentiate(session, loss, wanted)
     traced.grads = [s for s, g in zip(wanted, gradients, strict=False) if g is not None]
     _warn_about_loss(loss, where, wanted, traced.grads)
-    return [*outputs, loss, *[g for g in gradients if g is not None]]
+    return [loss, *[g for g in gradients if g is not None]]
 
 
 def _warn_about_loss(loss, where, wanted, graded):

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Real values of tensors in the middle of a capture.
+
+Capture runs on fake tensors. The graph recorded so far says how a tensor was made, so its value for
+the call that is being captured can be computed when somebody asks: only the nodes it needs are run,
+on the real inputs and weights.
+"""
+
+import torch
+import torch.fx
+
+from . import _torch_private as private
+from . import kernels  # noqa: F401
+from .mutations import is_mutable
+
+
+def _storages_of(node: torch.fx.Node) -> list[int]:
+    """The memory that the fake results of a node lie in."""
+    value = node.meta.get("val")
+    leaves = value if isinstance(value, (list, tuple)) else [value]
+    return [private.storage_id(t) for t in leaves if isinstance(t, torch.Tensor)]
+
+
+def _written_by(node: torch.fx.Node) -> list[int]:
+    """The memory that a node writes to."""
+    if not is_mutable(node):
+        return []
+    found = []
+    for i, argument in enumerate(node.target._schema.arguments):
+        if argument.alias_info is None or not argument.alias_info.is_write:
+            continue
+        given = node.args[i] if i < len(node.args) else node.kwargs.get(argument.name)
+        for target in given if isinstance(given, (list, tuple)) else [given]:
+            if isinstance(target, torch.fx.Node):
+                found += _storages_of(target)
+    return found
+
+
+def memory_written(graph: torch.fx.Graph) -> set[int]:
+    """All memory that nodes of a graph write to."""
+    return {storage for node in graph.nodes for storage in _written_by(node)}
+
+
+class Replay:
+    """Computes nodes of the graph that is being recorded.
+
+    Args:
+        sources: the real tensors of the graph's placeholders, in order.
+    """
+
+    def __init__(self, sources: list[torch.Tensor]) -> None:
+        self._sources = sources
+        self._values: dict[torch.fx.Node, object] = {}
+        self._draws: dict[torch.fx.Node, torch.Tensor] = {}  # random node -> state before it
+        self._random: set[int] = set()  # memory whose values depend on random numbers
+
+    def values_of(self, tensors: list[torch.Tensor]) -> tuple[list[torch.Tensor], bool]:
+        """(the real values of fake tensors, whether they depend on random numbers)."""
+        tracer = private.running_tracer()
+        wanted = [private.node_of(t, tracer) for t in tensors]
+        written = memory_written(tracer.graph)
+        # Memory that is written to holds other values at other times: no use keeping those.
+        for node in [n for n in self._values if not written.isdisjoint(_storages_of(n))]:
+            del self._values[node]
+        needed = self._needed(tracer.graph, wanted)
+        with torch.no_grad(), torch.autocast("cpu", enabled=False):
+            found = private.without_modes(lambda: self._run(tracer, needed, written, wanted))
+        # As in eager, what nobody can use any more is freed.
+        alive = private.live_nodes(tracer)
+        self._values = {n: v for n, v in self._values.items() if n in alive}
+        return found, any(not self._random.isdisjoint(_storages_of(n)) for n in wanted)
+
+    def _needed(self, graph: torch.fx.Graph, wanted: list) -> list[torch.fx.Node]:
+        """The nodes to run, in order: the operands of what is wanted, and writes to memory that
+        these read."""
+        needed, memory = set(), set()
+
+        def need(node: torch.fx.Node) -> None:
+            if node not in self._values:
+                needed.add(node)
+                memory.update(_storages_of(node))
+
+        for node in wanted:
+            need(node)
+        found = []
+        for node in reversed(graph.nodes):
+            if node in needed or not memory.isdisjoint(_written_by(node)):
+                found.append(node)
+                for operand in node.all_input_nodes:
+                    need(operand)
+        return found[::-1]
+
+    def _run(
+        self, tracer: object, nodes: list[torch.fx.Node], written: set[int], wanted: list
+    ) -> list[torch.Tensor]:
+        places = {
+            n: i for i, n in enumerate(x for x in tracer.graph.nodes if x.op == "placeholder")
+        }
+        for node in nodes:
+            if node.op == "placeholder":
+                value = self._sources[places[node]].detach().to(node.meta["val"].dtype)
+            elif node.op == "get_attr":
+                value = getattr(tracer.root, node.target).detach()
+            else:
+                value = self._call(node)
+            fixed = node.op != "call_function"
+            if fixed and (node.op == "get_attr" or not written.isdisjoint(_storages_of(node))):
+                value = value.clone()  # the user's own tensor stays as it is
+            self._values[node] = value
+            operands = (s for operand in node.all_input_nodes for s in _storages_of(operand))
+            if node in self._draws or not self._random.isdisjoint(operands):
+                self._random.update(_storages_of(node), _written_by(node))
+        return [self._values[node].clone() for node in wanted]
+
+    def _call(self, node: torch.fx.Node) -> object:
+        if isinstance(node.target, torch._ops.OpOverload) and private.is_random(node.target):
+            # A node that is run again draws the same numbers.
+            before = torch.get_rng_state()
+            if node in self._draws:
+                torch.set_rng_state(self._draws[node])
+            else:
+                self._draws[node] = before
+                before = None
+            value = self._apply(node)
+            if before is not None:
+                torch.set_rng_state(before)
+            return value
+        return self._apply(node)
+
+    def _apply(self, node: torch.fx.Node) -> object:
+        args, kwargs = torch.fx.map_arg((node.args, node.kwargs), self._values.__getitem__)
+        if node.target is torch.ops.poptorch.print_tensor.default:
+            return args[0].clone()  # printed when the program runs
+        return node.target(*args, **kwargs)

@@ -131,10 +131,16 @@ def test_the_graph_so_far_knows_the_node_of_a_tensor():
         dead = private.node_of(x * 3, tracer)
         seen["live"] = {private.node_of(t, tracer) in private.live_nodes(tracer) for t in (x, y)}
         seen["dead"] = dead in private.live_nodes(tracer)
+        seen["memory"] = private.live_storages(tracer, {id(y), id(view)})
+        seen["of y"], kept = private.storage_id(y), private.weak(view)
+        assert kept() is view
+        del view
+        assert kept() is None
         return y
 
     with private.FakeTensorMode() as mode:
         private.trace(function, [mode.from_tensor(torch.ones(2))], {})
     aten = torch.ops.aten
     assert seen["nodes"] == [aten.add.Tensor, aten.mul_.Tensor]
+    assert seen["memory"] and seen["of y"] not in seen["memory"]
     assert seen["same"] and seen["live"] == {True} and not seen["dead"]

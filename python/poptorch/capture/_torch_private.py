@@ -19,6 +19,7 @@ from torch._subclasses.fake_tensor import (
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, get_proxy_slot, make_fx
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils.weak import TensorWeakRef
 
 __all__ = [
     "DataDependentOutputException",
@@ -30,6 +31,7 @@ __all__ = [
     "functional_body",
     "is_random",
     "live_nodes",
+    "live_storages",
     "module_hooks",
     "next_sequence_number",
     "node_of",
@@ -39,6 +41,7 @@ __all__ = [
     "set_node_tag",
     "storage_id",
     "trace",
+    "weak",
     "without_modes",
 ]
 
@@ -81,6 +84,17 @@ def node_of(tensor, tracer):
 def live_nodes(tracer):
     """Nodes whose tensors Python or autograd still holds."""
     return {found.proxy.node for found in tracer.tensor_tracker.values()}
+
+
+def live_storages(tracer, ignored):
+    """Memory of the tensors that somebody still holds, but for those with these ids."""
+    return {storage_id(t) for t in tracer.tensor_tracker if id(t) not in ignored}
+
+
+def weak(tensor):
+    """A function that gives the tensor, or None if nobody holds it any more."""
+    reference = TensorWeakRef(tensor)
+    return reference.__call__
 
 
 def storage_id(tensor):

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 from . import _torch_private as private
-from . import constants, intercept_statistics, library, recurrent, state
+from . import constants, dynamic_index, intercept_statistics, library, recurrent, state
 from .errors import make_error, user_frame
 from .least_squares import lstsq
 
@@ -409,6 +409,7 @@ HANDLERS = {
         (torch.index_fill, torch.Tensor.index_fill, torch.Tensor.index_fill_), _index_fill
     ),
     **recurrent.HANDLERS,
+    **dynamic_index.HANDLERS,
     torch.linalg.lstsq: lambda mode, func, args, kwargs: lstsq(*args, **kwargs),
     **dict.fromkeys(_VALUE_READS, _value_read),
     **dict.fromkeys((torch.Tensor.__format__, torch.Tensor.__repr__), _text),
@@ -449,6 +450,8 @@ class Interceptor(private.TorchFunctionMode):
             raise
         finally:
             self._loss_depth -= loss
+        if self.session.views.exist:
+            self.session.views.sync()
         if loss and self._loss_depth == 0:
             return mark_loss(self.session, out)
         return out

@@ -36,9 +36,20 @@ def _written_by(node: torch.fx.Node) -> list[int]:
     return found
 
 
-def memory_written(graph: torch.fx.Graph) -> set[int]:
-    """All memory that nodes of a graph write to."""
-    return {storage for node in graph.nodes for storage in _written_by(node)}
+class WrittenMemory:
+    """All memory that nodes of a growing graph write to."""
+
+    def __init__(self) -> None:
+        self._found: set[int] = set()
+        self._last: torch.fx.Node | None = None
+
+    def of(self, graph: torch.fx.Graph) -> set[int]:
+        """The memory written so far; only nodes that are new since the last time are looked at."""
+        node = next(iter(graph.nodes)) if self._last is None else self._last.next
+        while node.op != "root":
+            self._found.update(_written_by(node))
+            self._last, node = node, node.next
+        return self._found
 
 
 class Replay:
@@ -52,13 +63,14 @@ class Replay:
         self._sources = sources
         self._values: dict[torch.fx.Node, object] = {}
         self._draws: dict[torch.fx.Node, torch.Tensor] = {}  # random node -> state before it
+        self._written = WrittenMemory()
         self._random: set[int] = set()  # memory whose values depend on random numbers
 
     def values_of(self, tensors: list[torch.Tensor]) -> tuple[list[torch.Tensor], bool]:
         """(the real values of fake tensors, whether they depend on random numbers)."""
         tracer = private.running_tracer()
         wanted = [private.node_of(t, tracer) for t in tensors]
-        written = memory_written(tracer.graph)
+        written = self._written.of(tracer.graph)
         # Memory that is written to holds other values at other times: no use keeping those.
         for node in [n for n in self._values if not written.isdisjoint(_storages_of(n))]:
             del self._values[node]

@@ -20,6 +20,7 @@ from . import _torch_private as private
 from . import constants, errors, frozen, library, mutations, placement, state, structure
 from .checks import CHECKS
 from .decompositions import trace_table
+from .dynamic_index import DynamicViews
 from .intercept import Interceptor
 from .overlap import Overlap
 from .progress import Progress
@@ -88,6 +89,7 @@ class Session:
     def __init__(self, training, native_ops, scopes, values, casting=None):
         self.training = training
         self.frozen = values  # frozen.Frozen
+        self.views = DynamicViews()
         self.casting = casting
         self.native_ops = native_ops
         self.in_forward = False

@@ -83,6 +83,19 @@ def _spectra():
     return {"input_features": torch.randn(2, 8, 40), "labels": labels, "use_cache": False}
 
 
+def _padded():
+    inputs = _text()
+    inputs["attention_mask"][1, 12:] = 0
+    return inputs
+
+
+def _speech():
+    labels = torch.tensor([[5, 9, 3, 7], [4, 2, -100, -100]])
+    return {"input_values": torch.randn(2, 400), "labels": labels}
+
+
+RELATIVE = {**TEXT, "relative_attention": True, "pos_att_type": ["c2p", "p2c"]}
+
 # name: class, configuration, its values, batch
 CASES = {
     "roberta": (hf.RobertaForMaskedLM, hf.RobertaConfig, TEXT, _text),
@@ -93,6 +106,26 @@ CASES = {
         _classes,
     ),
     "albert": (hf.AlbertForMaskedLM, hf.AlbertConfig, {**TEXT, "embedding_size": 16}, _text),
+    # The next four look at values: of positions, masks and labels.
+    "deberta": (hf.DebertaForMaskedLM, hf.DebertaConfig, RELATIVE, _padded),
+    "deberta-v2": (
+        hf.DebertaV2ForMaskedLM,
+        hf.DebertaV2Config,
+        {**RELATIVE, "position_buckets": 8, "conv_kernel_size": 3},
+        _padded,
+    ),
+    "longformer": (
+        hf.LongformerForMaskedLM,
+        hf.LongformerConfig,
+        {**TEXT, "num_hidden_layers": 1, "attention_window": 4},
+        _padded,
+    ),
+    "wav2vec2": (
+        hf.Wav2Vec2ForCTC,
+        hf.Wav2Vec2Config,
+        {**AUDIO, "vocab_size": 20, "ctc_loss_reduction": "mean"},
+        _speech,
+    ),
     "bart": (hf.BartForConditionalGeneration, hf.BartConfig, SEQ2SEQ, _generated),
     "m2m100": (hf.M2M100ForConditionalGeneration, hf.M2M100Config, SEQ2SEQ, _generated),
     "t5": (
@@ -195,7 +228,7 @@ def _as(dtype, inputs):
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("way", ["half", "bfloat16", "autocast"])
-@pytest.mark.parametrize("name", ["distilbert", "t5", "llama", "swin", "hubert", "whisper"])
+@pytest.mark.parametrize("name", ["distilbert", "bart", "t5", "llama", "swin", "hubert", "whisper"])
 def test_trains_in_sixteen_bits(name, way):
     build, configuration, values, batch = CASES[name]
     torch.manual_seed(0)

@@ -105,6 +105,29 @@ def _moved(m, x, i, j):
     return x[k - 1 : k + 1]
 
 
+def _listed(m, x, i, j):
+    return x[[i, j]] + x[[i, 0, j], 1].sum() + x[:, [j, j + 1]].sum()
+
+
+def _made_of_numbers(m, x, i, j):
+    rows = torch.tensor([i, 0, j])
+    both = torch.tensor([[x[0, 0, 0], 1.0], [2, i]])
+    return x[rows].sum(0) * both.sum() + torch.tensor([i, j], dtype=torch.float32).mean()
+
+
+def _filled(m, x, i, j):
+    y = torch.full((5, 4), i) + torch.full((4,), x.detach().sum(), dtype=torch.float32)
+    return x * y + torch.full_like(x, j) + x.new_full((5, 4), i)
+
+
+def _counted(m, x, i, j):
+    return x[torch.arange(i, i + 2)] * torch.arange(j * 2, j * 2 + 4) + torch.arange(j, j + 5, 2)[1]
+
+
+def _rolled(m, x, i, j):
+    return torch.roll(x, i, 0) + x.roll(j, (1,)) + torch.roll(x, -j) * 2
+
+
 def _assigned(m, x, i, j):
     y = x * 1
     y[i] = x[0] * 3
@@ -206,6 +229,11 @@ BODIES = [
     _cast,
     _part_of_vector,
     _moved,
+    _listed,
+    _made_of_numbers,
+    _filled,
+    _counted,
+    _rolled,
     _assigned,
     _element_assigned,
     _window_assigned,
@@ -298,6 +326,20 @@ def test_a_size_that_depends_on_data_is_frozen(body, caplog):
     assert torch.equal(executor(other, i), body(other, i))
 
 
+def test_repeats_have_the_sum_of_the_first_inputs(caplog):
+    def body(x, repeats):
+        return x.repeat_interleave(repeats, 0)
+
+    executor = poptorch.inferenceModel(Indexed(body), options=quiet())
+    x = torch.randn(3, 2)
+    for repeats in ([1, 2, 3], [6, 0, 0], [0, 5, 1]):
+        repeats = torch.tensor(repeats)
+        assert torch.equal(executor(x, repeats), body(x, repeats))
+    assert any("in forward: 6." in r.getMessage() for r in caplog.records)
+    with pytest.raises(poptorch.Error, match="add up to 4, output_size is 6"):
+        executor(x, torch.tensor([2, 1, 1]))
+
+
 def test_bounds_written_in_place_are_not_confused():
     def body(x, i):
         k = i * 1
@@ -309,3 +351,72 @@ def test_bounds_written_in_place_are_not_confused():
     executor = poptorch.inferenceModel(Indexed(body), options=quiet())
     x = torch.randn(6, 3)
     assert torch.equal(executor(x, torch.tensor(2)), body(x, torch.tensor(2)))
+
+
+# Labels that a mask selects -----------------------------------------------------------------------
+
+
+class Speech(torch.nn.Module):
+    """The targets of ctc_loss one behind the other, as libraries make them of padded labels."""
+
+    def __init__(self, select):
+        super().__init__()
+        torch.manual_seed(0)
+        self.linear = torch.nn.Linear(5, 6)
+        self.select = select
+
+    def forward(self, x, labels):
+        logits = self.linear(x).log_softmax(-1)
+        lengths = torch.full((x.shape[1],), x.shape[0])
+        targets = self.select(labels, labels >= 0)
+        counts = (labels >= 0).sum(-1)
+        loss = torch.nn.functional.ctc_loss(logits, targets, lengths, counts, zero_infinity=True)
+        return logits, loss
+
+
+SELECT = {
+    "masked_select": lambda labels, mask: labels.masked_select(mask),
+    "function": lambda labels, mask: torch.masked_select(labels, mask).to(torch.int32),
+    "mask": lambda labels, mask: labels[mask],
+}
+
+
+@pytest.mark.parametrize("name", SELECT)
+def test_selected_labels_may_be_targets_of_ctc(name):
+    model = Speech(SELECT[name])
+    eager = copy.deepcopy(model)
+    optimizer = poptorch.optim.SGD(model.parameters(), lr=0.1)
+    executor = poptorch.trainingModel(model, options=quiet(), optimizer=optimizer)
+    for labels in ([[1, 2, 3], [4, -1, -1]], [[5, -1, -1], [1, 2, -1]], [[1, 2, 3], [3, 2, 1]]):
+        args = torch.randn(8, 2, 5), torch.tensor(labels)
+        _, loss = executor(*args)
+        eager.zero_grad()
+        expected = eager(*args)[1]
+        expected.backward()
+        torch.optim.SGD(eager.parameters(), lr=0.1).step()
+        assert_pass_close(loss, expected.detach(), "loss")
+        executor.copyWeightsToHost()
+        for key, value in eager.state_dict().items():
+            assert_pass_close(model.state_dict()[key], value, key)
+            value.copy_(model.state_dict()[key])
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda labels: labels,
+        lambda labels: labels.sum(),
+        lambda labels: labels.long().shape[0],
+        lambda labels: len(labels),
+        lambda labels: labels + 1,
+        lambda labels: torch.cat([labels, labels]),
+    ],
+)
+@pytest.mark.parametrize("name", SELECT)
+def test_no_other_use_of_selected_labels(name, use):
+    def body(x, labels):
+        return x, use(SELECT[name](labels, labels >= 0))
+
+    executor = poptorch.inferenceModel(Indexed(body), options=quiet())
+    with pytest.raises(poptorch.Error, match="depends on the data"):
+        executor(torch.randn(2), torch.tensor([1, 2, -1]))

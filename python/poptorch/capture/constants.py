@@ -16,6 +16,7 @@ aten = torch.ops.aten
 # Larger tensors are data, not decisions; remembering how to make them again would keep them alive.
 MOST_ELEMENTS = 1 << 20
 _READ = aten._local_scalar_dense.default
+_INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64)
 _UNDEFINED = {"aten::empty", "aten::empty_strided", "aten::empty_like", "aten::new_empty"}
 
 
@@ -52,6 +53,16 @@ def value_of(tensor, drawn=False):
     if isinstance(recipe, Recipe):
         return private.without_modes(recipe.compute) if drawn or not recipe.random else None
     return recipe
+
+
+def is_dynamic(value):
+    """Whether a value is one integer that is only known when the program runs."""
+    return (
+        isinstance(value, private.FakeTensor)
+        and value.numel() == 1
+        and value.dtype in _INTEGERS
+        and value_of(value) is None
+    )
 
 
 def draws(func, args):

@@ -11,20 +11,10 @@ from typing import Any
 import torch
 
 from . import _torch_private as private
-from . import constants
+from . import ragged
 from .affine import Differences
-
-_INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64)
-
-
-def is_dynamic(value: Any) -> bool:
-    """Whether a value is one integer that is only known when the program runs."""
-    return (
-        isinstance(value, private.FakeTensor)
-        and value.numel() == 1
-        and value.dtype in _INTEGERS
-        and constants.value_of(value) is None
-    )
+from .constants import is_dynamic
+from .follow import mentions_unknown, stacked
 
 
 def _wrapped(start: torch.Tensor, length: int) -> torch.Tensor:
@@ -125,7 +115,19 @@ class DynamicViews:
 
 
 def _in_tuple(index: Any) -> list[Any]:
-    return list(index) if isinstance(index, tuple) else [index]
+    """The entries of an index; a list that has tensors in it counts as a tuple, as in eager."""
+    several = isinstance(index, tuple)
+    several = several or (isinstance(index, list) and any(map(torch.is_tensor, index)))
+    return list(index) if several else [index]
+
+
+def _has_tensors(index: Any) -> bool:
+    """Whether an index may have something in it that depends on data; most have not."""
+    if isinstance(index, (tuple, list)):
+        return any(map(_has_tensors, index))
+    if isinstance(index, slice):
+        return isinstance(index.start, torch.Tensor)
+    return isinstance(index, torch.Tensor)
 
 
 def _mentions(entry: Any) -> bool:
@@ -146,13 +148,13 @@ def _width(entry: Any) -> int:
 def _taken(views: DynamicViews, x: torch.Tensor, entries: list[Any]) -> tuple | None:
     """(x with the rows of all dynamic entries, the index that is left), or None if there are no
     such entries that can be followed."""
-    if not any(map(_mentions, entries)):
-        return None
     rank = sum(map(_width, entries))
     dim, done = 0, False
     for i, entry in enumerate(entries):
         if entry is Ellipsis:
             dim += x.dim() - rank
+        if isinstance(entry, list) and mentions_unknown(entry):
+            entries[i], done = stacked(entry), True
         if _mentions(entry) and dim < x.dim():
             length = x.shape[dim]
             if isinstance(entry, slice):
@@ -176,12 +178,17 @@ def _rows_of_slice(views: DynamicViews, given: slice, length: int) -> torch.Tens
 
 
 def _getitem(mode: Any, func: Any, args: tuple, kwargs: dict) -> Any:
-    found = _taken(mode.session.views, args[0], _in_tuple(args[1]))
-    return NotImplemented if found is None else found[0][found[1]]
+    x, index = args
+    if not _has_tensors(index):
+        return NotImplemented
+    found = _taken(mode.session.views, x, _in_tuple(index))
+    return ragged.getitem(mode, x, index) if found is None else found[0][found[1]]
 
 
 def _setitem(mode: Any, func: Any, args: tuple, kwargs: dict) -> Any:
     x, index, value = args
+    if not _has_tensors(index):
+        return NotImplemented
     found = _taken(mode.session.views, x, _in_tuple(index))
     if found is None:
         return NotImplemented

@@ -91,6 +91,13 @@ class Frozen:
         self._warn(text, random, where)
         return real
 
+    def repeats(self, repeats: torch.Tensor, *, output_size: int | None = None, where: Any) -> int:
+        """The size of a repeat_interleave. If it is not given it is that of the first inputs, and
+        the program refuses repeats with another sum."""
+        if output_size is not None:
+            return output_size
+        return self.call(aten._local_scalar_dense.default, (repeats.sum(),), {}, where)
+
     def _values(self, tensors: list, what: str, where: Any) -> tuple[list[torch.Tensor], bool]:
         if self.refuses:
             raise errors.data_dependent("value", what, where)

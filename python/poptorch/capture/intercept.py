@@ -10,7 +10,16 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 from . import _torch_private as private
-from . import constants, dynamic_index, intercept_statistics, library, recurrent, state
+from . import (
+    constants,
+    dynamic_index,
+    follow,
+    intercept_statistics,
+    library,
+    ragged,
+    recurrent,
+    state,
+)
 from .errors import make_error, user_frame
 from .least_squares import lstsq
 
@@ -232,7 +241,7 @@ def _ctc_loss(mode, func, args, kwargs):
             log_probs = log_probs.unsqueeze(1)
             input_lengths = input_lengths.reshape(1)
             target_lengths = target_lengths.reshape(1)
-        longest = targets.shape[-1]
+        longest = mode.session.ragged.longest(targets) or targets.shape[-1]
         if targets.dim() == 1 and known is not None and known.numel():
             longest = int(private.without_modes(known.max))
         loss = library.CtcLoss.apply(
@@ -410,6 +419,8 @@ HANDLERS = {
     ),
     **recurrent.HANDLERS,
     **dynamic_index.HANDLERS,
+    **follow.HANDLERS,
+    **dict.fromkeys((torch.masked_select, torch.Tensor.masked_select), ragged.masked_select),
     torch.linalg.lstsq: lambda mode, func, args, kwargs: lstsq(*args, **kwargs),
     **dict.fromkeys(_VALUE_READS, _value_read),
     **dict.fromkeys((torch.Tensor.__format__, torch.Tensor.__repr__), _text),
@@ -444,6 +455,8 @@ class Interceptor(private.TorchFunctionMode):
         loss = func in LOSSES
         self._loss_depth += loss
         try:
+            if self.session.ragged.exist:
+                self.session.ragged.check(func, args, kwargs)
             out = self._call(func, args, kwargs)
         except Exception as error:
             self.session.failed = error, func, args, kwargs
@@ -452,6 +465,8 @@ class Interceptor(private.TorchFunctionMode):
             self._loss_depth -= loss
         if self.session.views.exist:
             self.session.views.sync()
+        if self.session.ragged.exist:
+            self.session.ragged.pass_on(func, args, out)
         if loss and self._loss_depth == 0:
             return mark_loss(self.session, out)
         return out

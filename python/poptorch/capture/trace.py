@@ -24,6 +24,7 @@ from .dynamic_index import DynamicViews
 from .intercept import Interceptor
 from .overlap import Overlap
 from .progress import Progress
+from .ragged import RaggedLabels
 from .telling import loss_hint, told, warnings_of_user
 
 NO_LOSS = "Couldn't find a loss in graph!"
@@ -90,6 +91,7 @@ class Session:
         self.training = training
         self.frozen = values  # frozen.Frozen
         self.views = DynamicViews()
+        self.ragged = RaggedLabels()
         self.casting = casting
         self.native_ops = native_ops
         self.in_forward = False
@@ -194,6 +196,9 @@ def _does_something(func, args):
     )
 
 
+_REPEAT = torch.ops.aten.repeat_interleave.Tensor
+
+
 class _Tagger(private.TorchDispatchMode):
     """Tags every ATen op and turns torch's errors about unknown values into ours."""
 
@@ -224,6 +229,8 @@ class _Tagger(private.TorchDispatchMode):
                     return out
             if func in frozen.READS:
                 return session.frozen.call(func, args, kwargs, tag[:2])
+            if func is _REPEAT and not session.frozen.refuses:
+                kwargs = {"output_size": session.frozen.repeats(*args, **kwargs, where=tag[:2])}
             out = func(*args, **kwargs)
             constants.remember(func, args, kwargs, out)
             return out
@@ -527,6 +534,7 @@ def _finish(session, traced, result):
     session.overlap.check_outputs([leaf for _, leaf in structure.tensors_of(result)])
     outputs, index_of = [], {}
     for _, leaf in structure.tensors_of(result):
+        session.ragged.refuse(leaf)
         if not isinstance(leaf, private.FakeTensor):
             warnings.warn(
                 f"Output expected to be on the IPU but is on {leaf.device}: it is the same in "

@@ -21,9 +21,11 @@ from . import constants, errors, frozen, library, mutations, placement, state, s
 from .checks import CHECKS
 from .decompositions import trace_table
 from .dynamic_index import DynamicViews
+from .host_reads import HostReads
 from .intercept import Interceptor
 from .overlap import Overlap
 from .progress import Progress
+from .python_state import PythonState
 from .ragged import RaggedLabels
 from .telling import loss_hint, told, warnings_of_user
 
@@ -503,10 +505,11 @@ def _run_joint(model, args, kwargs, session, traced, tensors):
     kwargs = structure.rebuild(dict(kwargs), leaves)
     swap = session.swap = _Swap(model, traced.slots)
     hooks = private.module_hooks(session.enter_module, session.leave_module)
+    python, reads = PythonState(model), HostReads()
     with swap, hooks, _Tagger(session), Interceptor(session):
         session.in_forward, failure = True, None
         try:
-            with torch.set_grad_enabled(session.training):
+            with torch.set_grad_enabled(session.training), reads.watched(python.namespaces):
                 result = model(*args, **kwargs)
         except Exception as error:
             failure = told(error, session)
@@ -519,6 +522,8 @@ def _run_joint(model, args, kwargs, session, traced, tensors):
         problems = swap.problems()
         if problems:
             raise errors.make_error("; ".join(problems))
+        python.warn_of_counters()
+        reads.warn()
         for name in swap.frozen():
             logger.warning(
                 "%s is changed in forward but is neither a parameter nor a buffer: it is a "

@@ -64,31 +64,29 @@ bool elementwise_operand(const Node& n, size_t i) {
 
 class SectionPlanner {
  public:
-  // `frozen`: the program never writes what this section reads of the state.
-  SectionPlanner(Graph& g, Program& p, StateIndex& states, bool frozen)
-      : g_(g), p_(p), states_(states), frozen_(frozen) {}
+  SectionPlanner(Graph& g, StateTable& states, bool frozen)
+      : g_(g), states_(states), frozen_(frozen) {}
 
-  void plan(bool micro, Section& out) {
+  int64_t plan(Section& out) {
     place_sources();
     choose_in_place();
     order_ = schedule(g_, before_);
-    resolve_values(micro);
-    assign_memory(micro);
+    resolve_values();
+    const int64_t arena = assign_memory(out);
     emit(out);
+    return arena;
   }
 
  private:
   void place_sources() {
     place_.resize(g_.values.size());
-    int port = 0;
     for (const Source& s : g_.sources) {
       TensorRef r = dense_ref(g_, s.value);
       if (s.kind == SourceKind::kInput) {
-        r.region = kFirstInputRegion + port++;
-        p_.inputs.push_back({s.name, r.dtype, r.shape, true});
+        r.region = first_output_region_++;
       } else {
         r.region = kStateRegion;
-        r.offset = add_state(s, g_.type(s.value), p_, states_).offset;
+        r.offset = states_.add(s, g_.type(s.value)).offset;
         state_place_[s.value] = r;
       }
       place_[s.value] = r;
@@ -154,15 +152,10 @@ class SectionPlanner {
     }
   }
 
-  void resolve_values(bool micro) {
+  void resolve_values() {
     step_of_.assign(g_.values.size(), -1);
     root_.resize(g_.values.size());
     for (size_t v = 0; v < root_.size(); ++v) root_[v] = static_cast<ValueId>(v);
-    if (micro)
-      for (size_t i = 0; i < g_.outputs.size(); ++i) {
-        const TensorType& t = g_.type(g_.outputs[i]);
-        p_.outputs.push_back({fmt::format("out{}", i), t.dtype, t.shape, true});
-      }
     int step = 0;
     for (int i : order_) {
       const Node& n = g_.nodes[i];
@@ -182,10 +175,8 @@ class SectionPlanner {
       ++step;
     }
     steps_ = step;
-    int port = 0;
-    if (micro)
-      for (ValueId v : g_.outputs)
-        fixed_[root_[v]] = kFirstInputRegion + static_cast<int>(p_.inputs.size()) + port++;
+    int region = first_output_region_;
+    for (ValueId v : g_.outputs) fixed_[root_[v]] = region++;
     start_in_outputs();
   }
 
@@ -207,7 +198,7 @@ class SectionPlanner {
     }
   }
 
-  void assign_memory(bool micro) {
+  int64_t assign_memory(Section& out) {
     // Last step that touches each root.
     std::vector<int> last(g_.values.size(), -1);
     int step = 0;
@@ -242,10 +233,9 @@ class SectionPlanner {
       }
       ++step;
     }
-    p_.arena_bytes = std::max(p_.arena_bytes, assign_offsets(lives, offsets));
-    if (micro)
-      for (size_t b = 0; b < lives.size(); ++b)
-        p_.buffers.push_back({offsets[b], lives[b].bytes, lives[b].first, lives[b].last});
+    const int64_t arena = assign_offsets(lives, offsets);
+    for (size_t b = 0; b < lives.size(); ++b)
+      out.buffers.push_back({offsets[b], lives[b].bytes, lives[b].first, lives[b].last});
     // Addresses of produced values, then of their views.
     for (int i : order_) {
       const Node& n = g_.nodes[i];
@@ -265,6 +255,7 @@ class SectionPlanner {
         }
       }
     }
+    return arena;
   }
 
   // An operand's buffer that dies at this step and that the op reads elementwise in the very layout
@@ -371,9 +362,9 @@ class SectionPlanner {
   }
 
   Graph& g_;
-  Program& p_;
-  StateIndex& states_;
+  StateTable& states_;
   bool frozen_;
+  int first_output_region_ = kFirstInputRegion;  // after the inputs
   std::vector<TensorRef> place_;
   std::unordered_map<ValueId, TensorRef> state_place_;
   std::unordered_map<ValueId, TensorRef> in_place_;
@@ -387,27 +378,18 @@ class SectionPlanner {
 
 }  // namespace
 
-StateDesc& add_state(const Source& s, const TensorType& t, Program& p, StateIndex& states) {
-  auto [it, added] = states.emplace(s.name, static_cast<int>(p.states.size()));
+StateDesc& StateTable::add(const Source& s, const TensorType& t) {
+  auto [it, added] = index.emplace(s.name, static_cast<int>(states.size()));
   if (added) {
-    p.states.push_back({s.name, t.dtype, t.shape, p.state_bytes, s.kind == SourceKind::kConst,
-                        s.kind == SourceKind::kParam});
-    p.state_bytes += p.states.back().room();
+    states.push_back({s.name, t.dtype, t.shape, bytes, s.kind == SourceKind::kConst,
+                      s.kind == SourceKind::kParam});
+    bytes += states.back().room();
   }
-  return p.states[it->second];
+  return states[it->second];
 }
 
-void plan_section(Graph& g, Program& p, StateIndex& states, bool frozen, bool micro, Section& out) {
-  SectionPlanner(g, p, states, frozen).plan(micro, out);
-}
-
-Program plan_program(Graph& micro, Graph* update) {
-  Program p;
-  p.name = micro.name;
-  StateIndex states;
-  plan_section(micro, p, states, micro.updates.empty(), true, p.micro);
-  if (update) plan_section(*update, p, states, false, false, p.update);
-  return p;
+int64_t plan_section(Graph& g, StateTable& states, bool frozen, Section& out) {
+  return SectionPlanner(g, states, frozen).plan(out);
 }
 
 }  // namespace tessera

@@ -8,7 +8,7 @@
 #include <unordered_map>
 
 #include "ir/graph.h"
-#include "plan/partition.h"
+#include "passes/partition.h"
 #include "plan/program.h"
 
 namespace tessera {
@@ -27,19 +27,22 @@ int64_t assign_offsets(const std::vector<Lifetime>& buffers, std::vector<int64_t
 // extra edges (first node must run before second).
 std::vector<int> schedule(const Graph& g, const std::vector<std::pair<int, int>>& before);
 
-using StateIndex = std::unordered_map<std::string, int>;  // into Program::states
+// The states of a program while it is being planned.
+struct StateTable {
+  std::vector<StateDesc> states;
+  std::unordered_map<std::string, int> index;  // by name
+  int64_t bytes = 0;
 
-// The state that a source stands for, behind all others if it is new.
-StateDesc& add_state(const Source& s, const TensorType& t, Program& p, StateIndex& states);
+  // The state that a source stands for, after all others if it is new.
+  StateDesc& add(const Source& s, const TensorType& t);
+};
 
-// Plans one graph. `frozen`: the program never writes what the section reads of the state; `micro`:
-// its outputs are those of the program.
-void plan_section(Graph& g, Program& p, StateIndex& states, bool frozen, bool micro, Section& out);
+// Plans one graph and returns the bytes of its arena. `frozen`: the program never writes what the
+// section reads of the state.
+int64_t plan_section(Graph& g, StateTable& states, bool frozen, Section& out);
 
-// Plans `micro` and, if given, `update` over one state.
-Program plan_program(Graph& micro, Graph* update);
-
-// Plans the tasks of `whole`, each in the arena of its IPU, and `update` over one state.
-Program plan_tasks(const Graph& whole, Partition partition, Graph* update);
+// Plans the tasks of `whole`, each in the arena of its IPU, and `update`, if there is one, over one
+// state.
+Program plan_program(const Graph& whole, Partition partition, Graph* update);
 
 }  // namespace tessera

@@ -11,6 +11,7 @@
 
 #include "base/arena.h"
 #include "base/work.h"
+#include "ir/task.h"
 #include "ops/kernel.h"
 
 namespace tessera {
@@ -45,11 +46,6 @@ struct PortDesc {
   int64_t bytes() const { return product(shape) * size_of(dtype); }
 };
 
-struct Section {
-  std::vector<StepDesc> steps;
-  std::vector<Work> work;  // per step
-};
-
 // What the planner says of one buffer: for reports and for the test that no two live buffers
 // overlap.
 struct BufferInfo {
@@ -57,63 +53,14 @@ struct BufferInfo {
   int first_step = 0, last_step = 0;
 };
 
-// A program on several IPUs is a list of tasks in an order in which they may run. A task is what
-// one IPU does of a micro-batch in one go: a pipeline stage forward or backward, a shard, a phase.
-// Its section sees the arena of its IPU as region 0; what its inputs and outputs are is said by
-// ports.
-enum class PortKind : uint8_t {
-  kInput,    // of the program
-  kOutput,   // of the program
-  kChannel,  // a value of another task, or for one
-  kRng,      // random state of this micro-batch
-  kCount,    // how many micro-batches of this update came before
-  kState,    // a state in streaming memory, or one of which each replica has its own
+struct Section {
+  std::vector<StepDesc> steps;
+  std::vector<Work> work;           // per step
+  std::vector<BufferInfo> buffers;  // in the arena
 };
 
-struct TaskPort {
-  PortKind kind = PortKind::kInput;
-  int index = 0;  // of the input, output, channel or state
-  // What lies in streaming memory is on chip only while its task runs, at this place of the staging
-  // memory of the IPU.
-  int64_t staging = -1;
-  std::string state = {};
-};
-
-// A value on its way from one task to later ones on one IPU; `slots` micro-batches have a place of
-// their own in that IPU's memory.
-struct ChannelDesc {
-  int from = 0;
-  std::vector<int> readers;  // tasks
-  int ipu = 0;
-  DType dtype = DType::F32;
-  Dims shape;
-  int64_t slots = 1;
-  int64_t offset = 0;  // into the channels of the IPU, on chip or off; slots lie one after another
-  int64_t bytes() const { return product(shape) * size_of(dtype); }
-  int64_t slot_bytes() const { return whole_lines(bytes()); }
-  bool off_chip = false;  // in streaming memory
-};
-
-// From the memory of one IPU to that of another, at the end of a task.
-struct CopyDesc {
-  int from = 0, to = 0;  // channels
-};
-
-// A task may start micro-batch m when `task` has finished m - `behind`.
-struct WaitDesc {
-  int task = 0;
-  int64_t behind = 0;
-};
-
-struct TaskDesc {
-  std::string name;
-  int ipu = 0, stage = 0, phase = -1;
-  bool backward = false;
-  int group = 0;  // neighbours of one group may run at the same time
-  std::vector<TaskPort> inputs, outputs;
-  std::vector<CopyDesc> copies;
-  std::vector<WaitDesc> waits;
-  Section section;
+struct TaskDesc : TaskInfo {
+  Section section;  // sees the arena of its IPU as region 0
   int64_t arena_bytes = 0, staging_bytes = 0;
 };
 
@@ -136,24 +83,14 @@ struct Program {
   std::string name;
   std::vector<StateDesc> states;
   std::vector<PortDesc> inputs, outputs;
-  Section micro;   // once per micro-batch
-  Section update;  // once per weight update; empty if `micro` updates the weights itself
-  int64_t arena_bytes = 0;
+  std::vector<TaskDesc> tasks;  // once per micro-batch
+  Section update;  // once per weight update; empty if the tasks update the weights themselves
+  int64_t arena_bytes = 0;  // of all IPUs
   int64_t state_bytes = 0;
-  std::vector<BufferInfo> buffers;  // of `micro`
-  // Instead of `micro`, if the program runs on several IPUs.
-  std::vector<TaskDesc> tasks;
   std::vector<ChannelDesc> channels;
   std::vector<IpuDesc> ipus;
-  int64_t update_arena_bytes = 0;
-  bool pipelined = false;  // tasks of several micro-batches run at the same time
-
-  const std::vector<const Section*> micro_sections() const {
-    std::vector<const Section*> out;
-    if (tasks.empty()) out.push_back(&micro);
-    for (const TaskDesc& t : tasks) out.push_back(&t.section);
-    return out;
-  }
+  int64_t update_arena_bytes = 0;  // in the arena of the first IPU
+  bool pipelined = false;          // tasks of several micro-batches run at the same time
 };
 
 }  // namespace tessera

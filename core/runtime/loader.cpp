@@ -4,7 +4,7 @@
 #include "codegen/region.h"
 #include "ops/epilogue.h"
 #include "ops/registry.h"
-#include "runtime/engine.h"
+#include "runtime/loaded_section.h"
 
 namespace tessera {
 namespace {

@@ -29,8 +29,8 @@ bool written_by_port(const Program& program, const StateDesc& s) {
 }
 
 bool written_by_micro(const Program& program, const StateDesc& s) {
-  for (const Section* part : program.micro_sections())
-    if (writes(*part, s)) return true;
+  for (const TaskDesc& task : program.tasks)
+    if (writes(task.section, s)) return true;
   return written_by_port(program, s);
 }
 

@@ -3,27 +3,15 @@
 
 #include <fmt/ranges.h>
 
-#include <cerrno>
 #include <chrono>
-#include <cstring>
-#include <filesystem>
-#include <fstream>
 #include <map>
 
 #include "base/env.h"
 #include "codegen/region.h"
-#include "ir/names.h"
-#include "ops/check_types.h"
-#include "passes/pass.h"
-#include "plan/planner.h"
+#include "runtime/clock.h"
 
 namespace tessera {
 namespace {
-
-double since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start)
-      .count();
-}
 
 std::string json_string(const std::string& s) {
   std::string out = "\"";
@@ -37,27 +25,7 @@ std::string json_string(const std::string& s) {
   return out + "\"";
 }
 
-// Writes NN_after_<pass>.tir files for TESSERA_DUMP.
-class Dumper {
- public:
-  Dumper() : dir_(env::dump()) {}
-  void write(const std::string& what, const Graph& g) {
-    if (dir_.empty()) return;
-    std::error_code failed;
-    std::filesystem::create_directories(dir_, failed);
-    user_check(!failed, "TESSERA_DUMP: cannot make the directory {}: {}", dir_, failed.message());
-    const std::string path = fmt::format("{}/{}_{:02}_{}.tir", dir_, g.name, count_++, what);
-    std::ofstream out(path);
-    out << print_graph(g);
-    user_check(out.flush().good(), "TESSERA_DUMP: cannot write {}: {}", path, std::strerror(errno));
-  }
-
- private:
-  std::string dir_;
-  int count_ = 0;
-};
-
-// What lies and runs where, of a program on several IPUs.
+// What lies and runs on which IPU.
 std::string places_json(const Program& p) {
   std::vector<std::string> ipus, tasks, channels, states;
   for (const IpuDesc& i : p.ipus)
@@ -88,7 +56,7 @@ std::string places_json(const Program& p) {
 
 size_t step_count(const Program& p) {
   size_t steps = 0;
-  for (const Section* s : p.micro_sections()) steps += s->steps.size();
+  for (const TaskDesc& t : p.tasks) steps += t.section.steps.size();
   return steps;
 }
 
@@ -97,84 +65,44 @@ size_t step_count(const Program& p) {
 Session::Session(const std::string& text, const CompileOptions& options,
                  const std::unordered_map<std::string, Constant>& constants,
                  const std::function<void(int)>& progress) {
-  auto start = std::chrono::steady_clock::now();
+  const auto start = std::chrono::steady_clock::now();
   set_codegen_backend(env::codegen() == "reference" || !codegen_has_llvm()
                           ? CodegenBackend::kReference
                           : CodegenBackend::kLlvm);
   auto report = [&](double percent) {
     if (progress) progress(static_cast<int>(percent));
   };
-  auto timed = [&](const char* name, auto&& work) {
-    auto t = std::chrono::steady_clock::now();
-    work();
-    timings_.push_back({name, since(t)});
-  };
-  std::unique_ptr<Graph> graph, update;
-  timed("import", [&] {
-    graph = parse_graph(text);
-    for (auto& [name, value] : tessera::tensor_names(*graph)) names_.push_back(std::move(name));
-    add_anchors(*graph, options.anchors);
-    verify_graph(*graph);
-    check_types(*graph);
-  });
-  report(5);
-
-  PassContext ctx{options.training, options.run.gradient_accumulation * options.run.replicas,
-                  options.mean_reduction, options.running_mean};
-  for (const GroupedParam& p : options.run.grouped)
-    ctx.groups[p.name] = options.run.replicas / p.group_size;
-  ctx.stochastic_rounding = options.stochastic_rounding;
-  ctx.half_partials = options.half_partials;
-  // A bad number in the middle of a region could vanish again, as in 1 / exp(1000).
-  ctx.one_by_one = options.run.check_floats;
-  Dumper dumper;
-  dumper.write("import", *graph);
-  PassRunner runner;
-  runner.disabled = split_commas(env::disable_passes());
-  if (ctx.one_by_one) runner.disabled.push_back("fuse-epilogue");
-  runner.dump = [&](const std::string& name, const Graph& g) { dumper.write("after_" + name, g); };
-  runner.progress = [&](double f) { report(5 + 30 * f); };
-  update = split_update(*graph, ctx);
-  append_optimizer(*graph, ctx);
-  verify_graph(*graph);
-  dumper.write("optimizer", *graph);
-  PartitionOptions placement = options.placement;
-  placement.replicas = options.run.replicas;
-  Partition parts = partition(*graph, placement);
-  if (parts.tasks.empty()) runner.run(*graph, ctx, pipeline());
-  for (TaskGraph& task : parts.tasks) {
-    verify_graph(*task.graph);
-    dumper.write("task", *task.graph);
-    runner.run(*task.graph, ctx, pipeline());
-  }
-  if (update) {
-    append_optimizer(*update, ctx);
-    runner.run(*update, ctx, pipeline());
-  }
-  for (const PassTiming& t : runner.timings) timings_.push_back({t.name, t.ms});
-
-  Program program;
-  timed("plan", [&] {
-    program = parts.tasks.empty() ? plan_program(*graph, update.get())
-                                  : plan_tasks(*graph, std::move(parts), update.get());
-  });
-  report(45);
-  timed("load", [&] { engine_ = std::make_unique<Engine>(std::move(program), options.run); });
+  Compiled compiled = compile(text, options, report);
+  timings_ = std::move(compiled.timings);
+  names_ = std::move(compiled.tensor_names);
+  const auto loading = std::chrono::steady_clock::now();
+  engine_ = std::make_unique<Engine>(std::move(compiled.program), options.run);
+  timings_.push_back({"load", 1e3 * seconds_since(loading)});
   report(95);
+  write_constants(constants);
+  compile_ms_ = 1e3 * seconds_since(start);
+  report(100);
+  print_times();
+}
+
+void Session::write_constants(const std::unordered_map<std::string, Constant>& constants) {
   for (const StateDesc& s : engine_->program().states) {
     if (!s.constant) continue;
     auto it = constants.find(s.name);
     user_check(it != constants.end(), "[compile] constant \"{}\" was not given", s.name);
     engine_->write_state(s.name, it->second.data, it->second.bytes);
   }
-  compile_ms_ = since(start);
-  report(100);
-  if (std::atoi(env::debug().c_str()) >= 1)
-    fmt::print(stderr, "tessera: {} compiled in {:.1f} ms, {} steps, arena {:.1f} MiB\n",
-               graph->name, compile_ms_, step_count(engine_->program()),
-               static_cast<double>(engine_->program().arena_bytes) / (1 << 20));
-  if (std::atoi(env::debug().c_str()) >= 2)
-    for (const Timing& t : timings_)
+}
+
+// For TESSERA_DEBUG.
+void Session::print_times() const {
+  const Program& p = engine_->program();
+  const int level = std::atoi(env::debug().c_str());
+  if (level >= 1)
+    fmt::print(stderr, "tessera: {} compiled in {:.1f} ms, {} steps, arena {:.1f} MiB\n", p.name,
+               compile_ms_, step_count(p), static_cast<double>(p.arena_bytes) / (1 << 20));
+  if (level >= 2)
+    for (const StepTiming& t : timings_)
       fmt::print(stderr, "tessera:   {:24} {:8.2f} ms\n", t.name, t.ms);
 }
 
@@ -183,7 +111,8 @@ std::string Session::summary() const {
   std::map<std::string, int> kernels;
   std::vector<std::string> steps, passes;
   std::vector<double> times = engine_->step_times();
-  std::vector<const Section*> sections = p.micro_sections();
+  std::vector<const Section*> sections;
+  for (const TaskDesc& t : p.tasks) sections.push_back(&t.section);
   sections.push_back(&p.update);
   for (const Section* section : sections)
     for (size_t i = 0; i < section->steps.size(); ++i) {
@@ -208,7 +137,7 @@ std::string Session::summary() const {
   for (const HostCallInfo& h : engine_->host_calls())
     hosts.push_back(fmt::format("{{\"target\": {}, \"where\": {}}}", json_string(h.desc.target),
                                 json_string(h.desc.where)));
-  for (const Timing& t : timings_)
+  for (const StepTiming& t : timings_)
     passes.push_back(fmt::format("{{\"name\": {}, \"ms\": {:.3f}}}", json_string(t.name), t.ms));
   int64_t ports = 0;
   for (const PortDesc& o : p.outputs) ports += o.bytes();

@@ -8,21 +8,10 @@
 #include <unordered_map>
 #include <vector>
 
-#include "plan/partition.h"
 #include "runtime/engine.h"
+#include "session/compile.h"
 
 namespace tessera {
-
-struct CompileOptions {
-  bool training = false;
-  bool mean_reduction = true;
-  bool running_mean = false;
-  bool stochastic_rounding = false;
-  bool half_partials = false;
-  RunConfig run;
-  PartitionOptions placement;
-  std::vector<std::string> anchors;  // tensors that become outputs, behind those of the graph
-};
 
 struct Constant {
   const void* data = nullptr;
@@ -44,12 +33,11 @@ class Session {
   std::string summary() const;
 
  private:
-  struct Timing {
-    std::string name;
-    double ms;
-  };
+  void write_constants(const std::unordered_map<std::string, Constant>& constants);
+  void print_times() const;
+
   std::unique_ptr<Engine> engine_;
-  std::vector<Timing> timings_;
+  std::vector<StepTiming> timings_;
   std::vector<std::string> names_;
   double compile_ms_ = 0;
 };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Random graphs with random places, as tasks on several IPUs: they compute what one program
 // computes, whatever the places, the strategy and the number of threads.
-#include "plan/partition.h"
+#include "passes/partition.h"
 
 #include <doctest/doctest.h>
 
@@ -65,7 +65,7 @@ Result run(const std::string& text, PartitionOptions placement, int threads, int
   Session session(text, o, {}, nullptr);
   Engine& e = session.engine();
   const std::vector<TaskDesc>& tasks = e.program().tasks;
-  partitioned = !tasks.empty();
+  partitioned = tasks.size() > 1;
   if (grouped && partitioned) *grouped += tasks.back().group + 1 < static_cast<int>(tasks.size());
   const size_t n = kSide * kSide;
   std::mt19937 gen(1);
@@ -145,7 +145,7 @@ TEST_CASE("a task waits only for what came before") {
     const Partition p = partition(*g, placement);
     for (size_t t = 0; t < p.tasks.size(); ++t) {
       verify_graph(*p.tasks[t].graph);
-      for (const WaitDesc& w : p.tasks[t].desc.waits)
+      for (const WaitDesc& w : p.tasks[t].info.waits)
         CHECK((w.behind > 0 || w.task < static_cast<int>(t)));
     }
     for (const ChannelDesc& c : p.channels)

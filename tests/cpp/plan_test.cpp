@@ -107,8 +107,8 @@ TEST_CASE("in a planned program no step's result lies on memory still to be read
     auto g = random_graph(seed);
     PassRunner runner;
     runner.run(*g, {true, 1, true}, pipeline());
-    Program p = plan_program(*g, nullptr);
-    const auto& steps = p.micro.steps;
+    Program p = plan_program(*g, partition(*g, {}), nullptr);
+    const auto& steps = p.tasks[0].section.steps;
     auto range = [](const TensorRef& t) {
       int64_t last = 0;
       for (size_t i = 0; i < t.shape.size(); ++i) last += (t.shape[i] - 1) * t.strides[i];
@@ -161,6 +161,6 @@ TEST_CASE("an update of a weight runs soon after its gradient") {
   PassRunner runner;
   runner.disabled = {"cse", "cse-2", "fuse-epilogue"};
   runner.run(*g, ctx, pipeline());
-  Program p = plan_program(*g, nullptr);
+  Program p = plan_program(*g, partition(*g, {}), nullptr);
   CHECK(p.arena_bytes <= 2 * 64 * 64 * 4 + 256);
 }

@@ -134,6 +134,22 @@ def test_small_updates_are_not_lost(opts):
 # Partial sums -------------------------------------------------------------------------------------
 
 
+def test_micro_batches_in_a_pipeline_are_rounded_apart(opts):
+    class Stages(nn.Module):
+        def forward(self, x):
+            with poptorch.Block("first", ipu_id=0):
+                x = x * 1.0001
+            with poptorch.Block("second", ipu_id=1):
+                return x.half()
+
+    options = stochastic(opts).deviceIterations(4)
+    options.setExecutionStrategy(poptorch.PipelinedExecution("first", "second"))
+    rows = poptorch.inferenceModel(Stages(), options)(torch.rand(1, 4096).repeat(4, 1))
+    for a in range(4):
+        for b in range(a):
+            assert not torch.equal(rows[a], rows[b])
+
+
 def test_partials_in_float32_unless_asked(opts):
     # 1 + 4096 * 2^-12: in float16 nothing can be added to 2048 halves one by one.
     x, y = torch.ones(1, 8192).half(), torch.ones(8192, 1).half()

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The memory of a program on several IPUs: an arena per IPU that its tasks share, places for values
-// between tasks, and what lies on chip or in streaming memory.
+// The program of all tasks: an arena per IPU that its tasks share, memory for values between tasks,
+// and what lies on chip or in streaming memory.
 #include <algorithm>
 
 #include "plan/planner.h"
@@ -8,11 +8,27 @@
 namespace tessera {
 namespace {
 
-void add_states(const Graph& g, Program& p, StateIndex& states, const PartitionOptions& options) {
+const char* const kRngState = "rng";
+
+// A pass may have found that a task needs random numbers: those of its micro-batch.
+void add_random_port(TaskGraph& task, StateTable& states) {
+  int port = 0;
+  for (Source& s : task.graph->sources) {
+    if (s.kind == SourceKind::kBuffer && s.name == kRngState) {
+      states.add(s, task.graph->type(s.value));
+      s.kind = SourceKind::kInput;
+      task.info.inputs.insert(task.info.inputs.begin() + port, {PortKind::kRng, 0});
+    }
+    port += s.kind == SourceKind::kInput;
+  }
+}
+
+// Adds the states of a graph, with the locations they are to have.
+void add_states(const Graph& g, const PartitionOptions& options, StateTable& states) {
   for (const Source& s : g.sources) {
     if (s.kind == SourceKind::kInput) continue;
     const TensorType& t = g.type(s.value);
-    StateDesc& state = add_state(s, t, p, states);
+    StateDesc& state = states.add(s, t);
     const LocationRule* rule = options.rule_of(s.kind, s.name);
     state.off_chip = options.state_off_chip(s.kind, s.name, t.shape);
     if (rule && rule->sharded && t.count() >= rule->min_sharded) state.shards = options.replicas;
@@ -27,7 +43,7 @@ size_t state_at(const std::vector<StateDesc>& states, const TensorRef& t) {
 }
 
 // Weights lie where the first task that uses them runs, what belongs to them lies with them.
-void place_states(Program& p, const StateIndex& states) {
+void place_states(Program& p, const std::unordered_map<std::string, int>& states) {
   std::vector<bool> placed(p.states.size(), false);
   auto place = [&](size_t state, int ipu) {
     if (!placed[state]) p.states[state].ipu = ipu;
@@ -77,7 +93,7 @@ void group_states(Program& p) {
 }
 
 // Ports in streaming memory get a place on chip for as long as their task runs.
-void place_ports(Program& p, const StateIndex& states) {
+void place_ports(Program& p, const std::unordered_map<std::string, int>& states) {
   for (TaskDesc& task : p.tasks)
     for (auto* ports : {&task.inputs, &task.outputs})
       for (TaskPort& port : *ports) {
@@ -126,13 +142,11 @@ void sum_up(Program& p, const PartitionOptions& options) {
 
 }  // namespace
 
-Program plan_tasks(const Graph& whole, Partition partition, Graph* update) {
+Program plan_program(const Graph& whole, Partition partition, Graph* update) {
   const PartitionOptions& options = partition.options;
   Program p;
   p.name = whole.name;
   p.pipelined = options.strategy == Strategy::kPipelined;
-  StateIndex states;
-  add_states(whole, p, states, options);
   for (const Source& s : whole.sources)
     if (s.kind == SourceKind::kInput) {
       const TensorType& t = whole.type(s.value);
@@ -142,33 +156,30 @@ Program plan_tasks(const Graph& whole, Partition partition, Graph* update) {
     const TensorType& t = whole.type(whole.outputs[i]);
     p.outputs.push_back({fmt::format("out{}", i), t.dtype, t.shape, true});
   }
-  int ipus = 1;
-  for (const TaskGraph& task : partition.tasks) ipus = std::max(ipus, task.desc.ipu + 1);
-  p.ipus.resize(static_cast<size_t>(ipus));
+  StateTable states;
+  add_states(whole, options, states);
   const bool frozen = whole.updates.empty() && !update;
   for (TaskGraph& task : partition.tasks) {
-    Program own;  // its inputs and outputs are ports, its state is everyone's
-    own.states = std::move(p.states);
-    own.state_bytes = p.state_bytes;
-    plan_section(*task.graph, own, states, frozen, true, task.desc.section);
-    p.states = std::move(own.states);
-    p.state_bytes = own.state_bytes;
-    task.desc.arena_bytes = own.arena_bytes;
-    p.tasks.push_back(std::move(task.desc));
+    add_random_port(task, states);
+    TaskDesc desc{std::move(task.info), {}, 0, 0};
+    desc.arena_bytes = plan_section(*task.graph, states, frozen, desc.section);
+    p.ipus.resize(std::max(p.ipus.size(), static_cast<size_t>(desc.ipu) + 1));
+    p.tasks.push_back(std::move(desc));
   }
   p.channels = std::move(partition.channels);
   if (update) {
-    plan_section(*update, p, states, false, false, p.update);
-    add_states(*update, p, states, options);
+    p.update_arena_bytes = plan_section(*update, states, false, p.update);
+    add_states(*update, options, states);
   }
-  p.update_arena_bytes = p.arena_bytes;
-  place_ports(p, states);
-  place_states(p, states);
+  p.states = std::move(states.states);
+  place_ports(p, states.index);
+  place_states(p, states.index);
   group_states(p);
   sum_up(p, options);
   for (const IpuDesc& ipu : p.ipus)
     p.arena_bytes +=
         ipu.arena_bytes + ipu.channel_bytes + ipu.staging_bytes + ipu.streaming_channel_bytes;
+  p.arena_bytes += std::max<int64_t>(p.update_arena_bytes - p.ipus.front().arena_bytes, 0);
   return p;
 }
 

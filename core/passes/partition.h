@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// One graph of a micro-batch becomes a graph per task, by the places that its nodes carry.
+// One graph of a micro-batch becomes a graph per task, by the IPUs, stages and phases that its
+// nodes carry. Runs before the passes, which see one task at a time.
 #pragma once
 
 #include <memory>
 #include <vector>
 
 #include "ir/graph.h"
-#include "plan/program.h"
+#include "ir/task.h"
 
 namespace tessera {
 
@@ -48,7 +49,7 @@ struct PartitionOptions {
 };
 
 struct TaskGraph {
-  TaskDesc desc;  // without its section
+  TaskInfo info;
   std::unique_ptr<Graph> graph;
 };
 
@@ -58,7 +59,7 @@ struct Partition {
   PartitionOptions options;  // as they were applied
 };
 
-// No tasks if all nodes have one place and no tensor was given a location.
+// One task if all nodes belong together.
 Partition partition(const Graph& g, const PartitionOptions& options);
 
 }  // namespace tessera

@@ -3,7 +3,7 @@
 // backward from the last to the first; otherwise stretches of nodes on one IPU. A node never stands
 // before what it reads, so the order is right whatever the annotations say. Requires the optimizer
 // to be in the graph and runs before the passes, which see one task at a time.
-#include "plan/partition.h"
+#include "passes/partition.h"
 
 #include <algorithm>
 #include <map>
@@ -34,11 +34,12 @@ class Partitioner {
   }
 
   Partition run() {
-    if (!has_several_places()) {
-      if (!options_.has_locations()) return {};
-      options_.strategy = Strategy::kSharded;  // one task
+    if (has_several_places()) {
+      assign_positions();
+    } else {
+      options_.strategy = Strategy::kOne;
+      position_.assign(g_.nodes.size(), 0);
     }
-    assign_positions();
     compress_positions();
     place_updates();
     find_kept();
@@ -50,7 +51,7 @@ class Partitioner {
     Partition out;
     for (Task& t : tasks_) {
       t.graph->nodes = std::move(t.builder->out);
-      out.tasks.push_back({std::move(t.desc), std::move(t.graph)});
+      out.tasks.push_back({std::move(t.info), std::move(t.graph)});
     }
     out.channels = std::move(channels_);
     out.options = options_;
@@ -59,7 +60,7 @@ class Partitioner {
 
  private:
   struct Task {
-    TaskDesc desc;
+    TaskInfo info;
     std::unique_ptr<Graph> graph;
     std::unique_ptr<Builder> builder;
     std::vector<ValueId> now;  // by value of the whole graph
@@ -125,18 +126,20 @@ class Partitioner {
     std::map<int, int> index;
     for (int p : position_)
       if (p != kFree) index.emplace(p, 0);
+    if (index.empty()) index.emplace(0, 0);  // a model without nodes is a task all the same
     int next = 0;
     for (auto& [p, i] : index) i = next++;
     for (int& p : position_)
       if (p != kFree) p = index.at(p);
     tasks_.resize(index.size());
-    for (auto& [p, i] : index) tasks_[i].desc.backward = is_backward(p);
+    for (auto& [p, i] : index) tasks_[i].info.backward = is_backward(p);
     std::vector<bool> named(index.size(), false);
     for (size_t i = 0; i < g_.nodes.size(); ++i) {
       const Location* l = location(g_.nodes[i]);
+      if (options_.strategy == Strategy::kOne) break;
       if (position_[i] == kFree || !l || named[position_[i]]) continue;
       named[position_[i]] = true;
-      TaskDesc& d = tasks_[position_[i]].desc;
+      TaskInfo& d = tasks_[position_[i]].info;
       d.ipu = l->ipu;
       d.stage = stages_.at(l->stage);
       if (options_.strategy != Strategy::kPipelined) d.backward = l->backward;
@@ -144,18 +147,32 @@ class Partitioner {
     }
     for (size_t t = 0; t < tasks_.size(); ++t) {
       Task& task = tasks_[t];
-      TaskDesc& d = task.desc;
-      const char* way = d.backward ? "bwd" : "fwd";
-      d.name = options_.strategy == Strategy::kPipelined ? fmt::format("stage{}.{}", d.stage, way)
-               : options_.strategy == Strategy::kPhased
-                   ? fmt::format("phase{}.{}.{}", d.phase, way, t)
-                   : fmt::format("shard{}.{}", t, way);
+      TaskInfo& d = task.info;
+      d.name = name_of(static_cast<int>(t));
       task.graph = std::make_unique<Graph>();
-      task.graph->name = fmt::format("{}.{}.ipu{}", g_.name, d.name, d.ipu);
+      task.graph->name = options_.strategy == Strategy::kOne
+                             ? g_.name
+                             : fmt::format("{}.{}.ipu{}", g_.name, d.name, d.ipu);
       task.graph->locations = g_.locations;
       task.builder = std::make_unique<Builder>(*task.graph);
       task.now.assign(g_.values.size(), kNoValue);
     }
+  }
+
+  std::string name_of(int task) const {
+    const TaskInfo& d = tasks_[task].info;
+    const char* way = d.backward ? "bwd" : "fwd";
+    switch (options_.strategy) {
+      case Strategy::kOne:
+        return "model";
+      case Strategy::kPipelined:
+        return fmt::format("stage{}.{}", d.stage, way);
+      case Strategy::kPhased:
+        return fmt::format("phase{}.{}.{}", d.phase, way, task);
+      case Strategy::kSharded:
+        return fmt::format("shard{}.{}", task, way);
+    }
+    return {};
   }
 
   // Backward goes through the phases in reverse, from the last one of forward on. In a phase of its
@@ -195,7 +212,8 @@ class Partitioner {
     repeatable_.assign(g_.nodes.size(), true);
     for (size_t i = 0; i < g_.nodes.size(); ++i) {
       std::set<ValueId> read = states_read(g_.nodes[i]);
-      repeatable_[i] = (read.empty() || normalizes(g_.nodes[i])) && g_.nodes[i].op != Op::HostCall;
+      repeatable_[i] = options_.strategy == Strategy::kPipelined &&
+                       g_.nodes[i].op != Op::HostCall && (read.empty() || normalizes(g_.nodes[i]));
       if (position_[i] == kFree) {
         behind_[static_cast<int>(i)] = std::move(read);
         continue;
@@ -234,7 +252,7 @@ class Partitioner {
     for (const Node& n : g_.nodes)
       if (n.op == Op::Copy && n.args.size() == 2) kept_[n.operands[0]] = true;
     for (size_t i = 0; i < g_.nodes.size(); ++i) {
-      if (position_[i] == kFree || tasks_[position_[i]].desc.backward) continue;
+      if (position_[i] == kFree || tasks_[position_[i]].info.backward) continue;
       for (ValueId v : g_.nodes[i].operands) {
         const int j = made_by_[v];
         if (j >= 0 && position_[j] != kFree && position_[j] != position_[i]) kept_[v] = true;
@@ -243,8 +261,8 @@ class Partitioner {
   }
 
   bool made_again(int task, int node) const {
-    const TaskDesc& here = tasks_[task].desc;
-    const TaskDesc& there = tasks_[position_[node]].desc;
+    const TaskInfo& here = tasks_[task].info;
+    const TaskInfo& there = tasks_[position_[node]].info;
     if (!options_.recompute || options_.strategy != Strategy::kPipelined || !here.backward)
       return false;
     // Backward of the last stage follows its forward at once.
@@ -262,6 +280,9 @@ class Partitioner {
   }
 
   void fill(int t) {
+    // What one task does not use is an input or a state all the same.
+    if (options_.strategy == Strategy::kOne)
+      for (const Source& s : g_.sources) value(t, s.value);
     for (size_t i = 0; i < g_.nodes.size(); ++i)
       if (position_[i] == t) add_node(t, static_cast<int>(i));
     for (const StateUpdate& u : g_.updates) {
@@ -270,7 +291,7 @@ class Partitioner {
       const ValueId next = value(t, u.value);
       if (TaskPort port; is_port(u.state, port)) {
         tasks_[t].graph->outputs.push_back(next);
-        tasks_[t].desc.outputs.push_back(std::move(port));
+        tasks_[t].info.outputs.push_back(std::move(port));
       } else {
         tasks_[t].graph->updates.push_back({value(t, u.state), next});
       }
@@ -299,7 +320,7 @@ class Partitioner {
       return tasks_[t].now[v];
     }
     invariant(position_[node] < t, "a task reads what a later one makes");
-    const int channel = channel_of(v, position_[node], tasks_[t].desc.ipu);
+    const int channel = channel_of(v, position_[node], tasks_[t].info.ipu);
     std::vector<int>& readers = channels_[channel].readers;
     if (readers.empty() || readers.back() != t) readers.push_back(t);
     return known = add_port(t, v, {PortKind::kChannel, channel}, fmt::format("from{}", channel));
@@ -332,7 +353,7 @@ class Partitioner {
   }
 
   ValueId add_port(int t, ValueId v, TaskPort port, const std::string& name) {
-    tasks_[t].desc.inputs.push_back(port);
+    tasks_[t].info.inputs.push_back(port);
     return tasks_[t].graph->add_source(SourceKind::kInput, name, g_.type(v));
   }
 
@@ -357,7 +378,7 @@ class Partitioner {
       const int t = node < 0 ? 0 : std::max(position_[node], 0);
       const ValueId here = value(t, v);
       tasks_[t].graph->outputs.push_back(here);
-      tasks_[t].desc.outputs.push_back({PortKind::kOutput, static_cast<int>(i)});
+      tasks_[t].info.outputs.push_back({PortKind::kOutput, static_cast<int>(i)});
     }
   }
 
@@ -368,11 +389,11 @@ class Partitioner {
     for (auto& [key, channel] : channel_index_) leaving[key.first].push_back(channel);
     for (auto& [v, channels] : leaving) {
       Task& from = tasks_[position_[made_by_[v]]];
-      const int home = channel_of(v, position_[made_by_[v]], from.desc.ipu);
+      const int home = channel_of(v, position_[made_by_[v]], from.info.ipu);
       from.graph->outputs.push_back(from.now[v]);
-      from.desc.outputs.push_back({PortKind::kChannel, home});
+      from.info.outputs.push_back({PortKind::kChannel, home});
       for (int c : channels)
-        if (c != home) from.desc.copies.push_back({home, c});
+        if (c != home) from.info.copies.push_back({home, c});
     }
     for (ChannelDesc& c : channels_) {
       c.slots = slots_of(c);
@@ -384,14 +405,14 @@ class Partitioner {
   // Whether phased execution sends it off the chip until it is read.
   bool leaves_chip(const ChannelDesc& c) const {
     if (options_.strategy != Strategy::kPhased) return false;
-    const TaskDesc& from = tasks_[c.from].desc;
+    const TaskInfo& from = tasks_[c.from].info;
     switch (options_.liveness) {
       case Liveness::kAlwaysLive:
         return false;
       case Liveness::kOffChipAfterEachPhase:
         return true;
       default:
-        return !from.backward && tasks_[c.readers.back()].desc.backward;
+        return !from.backward && tasks_[c.readers.back()].info.backward;
     }
   }
 
@@ -400,9 +421,9 @@ class Partitioner {
   // back; gradients and results on their way to the next stage are buffered twice.
   int64_t slots_of(const ChannelDesc& c) const {
     if (options_.strategy != Strategy::kPipelined || c.readers.empty()) return 1;
-    const TaskDesc& from = tasks_[c.from].desc;
+    const TaskInfo& from = tasks_[c.from].info;
     const int last = c.readers.back();
-    if (!from.backward && tasks_[last].desc.backward) return stage_count() - from.stage;
+    if (!from.backward && tasks_[last].info.backward) return stage_count() - from.stage;
     return last - c.from + 1;
   }
 
@@ -413,7 +434,7 @@ class Partitioner {
         auto [it, added] = behind.emplace(task, n);
         if (!added) it->second = std::min(it->second, n);
       };
-      TaskDesc& d = tasks_[t].desc;
+      TaskInfo& d = tasks_[t].info;
       for (const TaskPort& p : d.inputs)
         if (p.kind == PortKind::kChannel) wait(channels_[p.index].from, 0);
       for (const ChannelDesc& c : channels_)
@@ -435,15 +456,15 @@ class Partitioner {
   void add_groups() {
     size_t first = 0;
     for (size_t t = 1; t < tasks_.size(); ++t) {
-      TaskDesc& d = tasks_[t].desc;
+      TaskInfo& d = tasks_[t].info;
       bool joins = options_.strategy == Strategy::kPhased;
       for (size_t u = first; u < t && joins; ++u) {
-        const TaskDesc& other = tasks_[u].desc;
+        const TaskInfo& other = tasks_[u].info;
         joins = other.phase == d.phase && other.ipu != d.ipu;
         for (const WaitDesc& w : d.waits) joins &= w.task != static_cast<int>(u) || w.behind > 0;
       }
       if (!joins) first = t;
-      d.group = tasks_[t - 1].desc.group + !joins;
+      d.group = tasks_[t - 1].info.group + !joins;
     }
   }
 

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// Text to program: the way through the compiler, in the order of its steps.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "passes/partition.h"
+#include "plan/program.h"
+#include "runtime/run_config.h"
+
+namespace tessera {
+
+struct CompileOptions {
+  bool training = false;
+  bool mean_reduction = true;
+  bool running_mean = false;
+  bool stochastic_rounding = false;
+  bool half_partials = false;
+  RunConfig run;
+  PartitionOptions placement;
+  std::vector<std::string> anchors;  // tensors that become outputs, after those of the graph
+};
+
+struct StepTiming {
+  std::string name;
+  double ms = 0;
+};
+
+struct Compiled {
+  Program program;
+  std::vector<std::string> tensor_names;  // that `anchors` may hold
+  std::vector<StepTiming> timings;
+};
+
+// `progress` is called with percent done.
+Compiled compile(const std::string& text, const CompileOptions& options,
+                 const std::function<void(double)>& progress);
+
+}  // namespace tessera

@@ -20,11 +20,14 @@ class Links(dict[WeightSync, int]):
         self.clear()
         self.update((sync, -1) for sync in syncs_of(model) if sync is not own)
 
-    def refresh(self) -> bool:
-        """Fetch what was trained; says whether there is anything new since :meth:`taken_over`."""
+    def have_news(self) -> bool:
+        """Whether there are other weights than at the last :meth:`taken_over`."""
+        return any(link.stale or link.version != seen for link, seen in self.items())
+
+    def refresh(self) -> None:
+        """Fetch what was trained."""
         for link in self:
             link.refresh()
-        return any(link.version != seen for link, seen in self.items())
 
     def taken_over(self) -> None:
         """The host's weights are on the device now."""

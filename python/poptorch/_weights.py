@@ -8,6 +8,7 @@ import torch
 
 from poptorch._errors import createPoptorchError
 from poptorch._memory import address, check_memory
+from poptorch.capture.state import lock
 
 _plain = torch._C.DisableTorchFunctionSubclass
 _AGAIN = "call destroy() to compile the model again"
@@ -59,7 +60,11 @@ class StateMover:
         self._infos = {info.name: info for info in infos if info.name in self._types}
         self._tensors = {name: info.tensor for name, info in self._infos.items()}
         self._names = {other: name for name, i in self._infos.items() for other in i.all_names}
-        self._known = self._identities()
+        self._names |= {v: name for name, i in self._infos.items() for v, _ in i.views}
+        now = {name: tensor for name, tensor, _ in named_state(model)}
+        self._known = {name: id(tensor) for name, tensor in now.items()}
+        pairs = [(name, view) for name, info in self._infos.items() for view, _ in info.views]
+        self._views = {(a, b): _relation(now[a], now[b]) for a, b in pairs}
         self._kinds = self._module_kinds()
 
     def tensors(self) -> Iterator[torch.Tensor]:
@@ -68,8 +73,8 @@ class StateMover:
 
     def upload(self, names: Iterable[str] | None = None) -> bool:
         """Host to device; says whether tensors of the model were found to be replaced."""
-        replaced = self._take_over()
-        with _plain():
+        with lock, _plain():
+            replaced = self._take_over()
             for name in self._tensors if names is None else self._states_of(names):
                 tensor = self._checked(name).to(self._dtype(name)).contiguous()
                 tensor = tensor.resolve_conj().resolve_neg()
@@ -78,7 +83,7 @@ class StateMover:
 
     def download(self) -> None:
         """Device to host."""
-        with _plain():
+        with lock, _plain():
             for name in self._tensors:
                 tensor = self._checked(name)
                 dtype = self._dtype(name)
@@ -92,9 +97,6 @@ class StateMover:
 
     # Tensors of the model that were replaced since it was compiled --------------------------------
 
-    def _identities(self) -> dict[str, int]:
-        return {name: id(tensor) for name, tensor, _ in named_state(self._model)}
-
     def _module_kinds(self) -> dict[str, type]:
         modules = self._model.named_modules(remove_duplicate=False)
         return {name: type(module) for name, module in modules if name}
@@ -102,14 +104,20 @@ class StateMover:
     def _take_over(self) -> bool:
         """Use the tensors that the model has now, if the program fits them."""
         now = {name: tensor for name, tensor, _ in named_state(self._model)}
-        if {name: id(tensor) for name, tensor in now.items()} == self._known:
-            return False
         if now.keys() != self._known.keys():
             changed = ", ".join(sorted(now.keys() ^ self._known.keys()))
             raise createPoptorchError(
                 f"The model has got or lost parameters or buffers since it was compiled "
                 f"({changed}): {_AGAIN}."
             )
+        for (name, view), relation in self._views.items():
+            if _relation(now[name], now[view]) != relation:
+                raise createPoptorchError(
+                    f"{name} and {view} shared their memory in another way when the model was "
+                    f"compiled: {_AGAIN}."
+                )
+        if {name: id(tensor) for name, tensor in now.items()} == self._known:
+            return False
         kinds = self._module_kinds()
         for name, kind in self._kinds.items():
             if kinds.get(name) is not kind:
@@ -165,6 +173,14 @@ class StateMover:
                 f"{_AGAIN}."
             )
         return tensor
+
+
+def _relation(tensor: torch.Tensor, view: torch.Tensor) -> Any:
+    """How a view lies in the memory of a tensor; None if it is not there."""
+    if tensor.untyped_storage()._cdata != view.untyped_storage()._cdata:
+        return None
+    offset = view.storage_offset() - tensor.storage_offset()
+    return offset, view.shape, view.stride(), tensor.shape, tensor.stride()
 
 
 def _is_wide_statistic(name: str, dtype: str, tensor: torch.Tensor) -> bool:

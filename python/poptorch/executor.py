@@ -145,9 +145,10 @@ class PoplarExecutor(Inspection):
 
     def _follow_links(self) -> None:
         """Take over weights that another executor of the same tensors has trained."""
-        # At most one of the executors has weights that the host has not: the last one that ran.
-        self._sync.refresh()
-        if self._links.refresh():
+        if self._links.have_news():
+            # At most one executor has weights that the host has not: the one that ran last.
+            self._sync.refresh()
+            self._links.refresh()
             self._upload()
 
     def _upload(self) -> None:

@@ -7,7 +7,6 @@
 The heavy parts of torch are only loaded by the first capture.
 """
 
-import threading
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +14,7 @@ import torch
 
 from . import structure
 from .placement import current_placement, leave_block, reset_placement, set_placement
-from .state import running_on_ipu
+from .state import lock, running_on_ipu
 
 __all__ = [
     "Capture",
@@ -31,8 +30,6 @@ __all__ = [
     "set_placement",
 ]
 
-_lock = threading.Lock()  # torch's tag for new nodes is global to the process
-
 
 @dataclass
 class StateInfo:
@@ -45,6 +42,7 @@ class StateInfo:
         trainable: whether it has a gradient.
         value: how the text refers to it, for example "%3".
         updated: whether the program gives it a new value by itself (running statistics).
+        views: (name, tensor) of parameters and buffers that look at its memory.
     """
 
     name: str
@@ -53,6 +51,7 @@ class StateInfo:
     trainable: bool
     value: str
     updated: bool = False
+    views: list[tuple[str, torch.Tensor]] = field(default_factory=list)
 
 
 @dataclass
@@ -178,7 +177,7 @@ def capture(
     from .trace import trace_model
 
     native_ops = frozenset(native_ops)
-    with _lock:
+    with lock:
         traced = trace_model(
             model,
             args,
@@ -206,6 +205,7 @@ def _result(traced, e):
             trainable=id(slot) in graded,
             value=f"%{value.number}",
             updated=id(value) in updated,
+            views=[(n, v.tensor) for v in traced.views if v.owner is slot for n in v.names],
         )
 
     return Capture(

@@ -28,6 +28,7 @@ __all__ = [
     "FakeTensorMode",
     "TorchDispatchMode",
     "TorchFunctionMode",
+    "exchange",
     "functional_body",
     "is_random",
     "live_nodes",
@@ -105,6 +106,24 @@ def storage_id(tensor):
 def is_random(func):
     """Whether an ATen op draws random numbers."""
     return torch.Tag.nondeterministic_seeded in func.tags
+
+
+def exchange(tensor, other):
+    """Swaps what two tensor objects hold and what they are in the running trace. Whoever has one of
+    the objects has what was in the other one."""
+    hooks = tensor._backward_hooks, other._backward_hooks
+    torch._C._swap_tensor_impl(tensor, other)
+    tensor.__class__, other.__class__ = other.__class__, tensor.__class__
+    tensor.__dict__, other.__dict__ = other.__dict__, tensor.__dict__
+    if hooks != (None, None):
+        other._backward_hooks, tensor._backward_hooks = hooks
+    mode = get_proxy_mode()
+    if mode is not None:
+        tracked = mode.tracer.tensor_tracker
+        nodes = tracked.pop(tensor, None), tracked.pop(other, None)
+        for key, node in zip((other, tensor), nodes, strict=True):
+            if node is not None:
+                tracked[key] = node
 
 
 def without_modes(make):

@@ -5,6 +5,8 @@ import operator
 
 import torch
 
+from poptorch._logging import logger
+
 from . import (  # noqa: F401
     lower_activation,
     lower_index,
@@ -25,6 +27,7 @@ from .errors import describe, make_error
 from .lowering import TABLE, Types
 from .placement import placed_ops
 from .rows import RULES
+from .slots import place_of, storage_of
 from .writer import NATIVE_DTYPES, MissingRow, Value, Writer
 
 _NO_TEXT = (torch.device, torch.layout, torch.memory_format, torch.Generator)
@@ -98,6 +101,8 @@ class _Emitter:
         self.masks = {}  # attention mask -> "none", "causal" or None
         self.takes_statistics = False  # the op being written
         self.static = set()  # nodes that no input or state reaches and that are not random
+        self.states = []  # (StateSlot, Value)
+        self.followed = set()  # constants that are states after all
         self.checks = {}  # factorisation -> name of the function that must fail if it does
 
     def value(self, node):
@@ -143,9 +148,30 @@ class _Emitter:
                 self.checks[info.args[0]] = name
         for node in self.graph.nodes:
             if node.op == "get_attr":
-                self.values[node] = self.w.constant(_attribute(self.traced.gm, node.target))
+                found = _attribute(self.traced.gm, node.target)
+                state = self._state_behind(found, node)
+                self.values[node] = self.w.constant(found) if state is None else state
             elif node.op == "call_function" and node in live:
                 self._node(node)
+
+    def _state_behind(self, tensor, node):
+        """The value of the state that a tensor outside of the model shares memory with, or None."""
+        storage = storage_of(tensor)
+        written = [self.values[n] for n in self.traced.written]
+        for slot, value in self.states if storage is not None else ():
+            if storage_of(slot.tensor) != storage:
+                continue
+            if place_of(slot.tensor) == place_of(tensor) and not any(v is value for v in written):
+                self.followed.add(node)
+                return value
+            user = next(iter(node.users), None)
+            logger.warning(
+                "A tensor that shares the memory of %s is used in forward but is no part of the "
+                "model: it keeps the value that it has now. Use register_buffer for it.\n  at %s",
+                slot.names[0],
+                "unknown line" if user is None else describe(_where(user)),
+            )
+        return None
 
     def _live_nodes(self):
         live = set()
@@ -164,7 +190,10 @@ class _Emitter:
             return False
         if node.target.namespace == "poptorch":  # printed in each run
             return False
-        return all(a in self.static or a.op == "get_attr" for a in node.all_input_nodes)
+        return all(
+            a in self.static or (a.op == "get_attr" and a not in self.followed)
+            for a in node.all_input_nodes
+        )
 
     def _folded(self, node, n):
         """Results of an op on constants, worked out now instead of by a host call in every step."""
@@ -385,6 +414,7 @@ def emit(traced, native_ops, name, loss_scaling):
         e.values[node] = value
         slot_values.append((slot, value))
         sources.append(value)
+    e.states = slot_values
     inputs = []
     for node, (path, tensor) in zip(placeholders[len(traced.slots) :], traced.inputs, strict=False):
         value = w.source("input", path, tensor.dtype, tensor.shape)
@@ -417,7 +447,7 @@ def emit(traced, native_ops, name, loss_scaling):
         else:
             updates.append((source, value))
     outputs += [own(v) for v in rest[len(traced.grads) :]]
-    _warn_outside_parameters(traced)
+    _warn_outside_parameters(traced, e)
 
     head, tail, live, locations = w.text(name, sources, outputs, loss, grads, updates)
     kept = set(live)
@@ -465,11 +495,11 @@ def _flat(args):
             yield a
 
 
-def _warn_outside_parameters(traced):
+def _warn_outside_parameters(traced, e):
     import warnings
 
     for node in traced.gm.graph.nodes:
-        if node.op == "get_attr":
+        if node.op == "get_attr" and node not in e.followed:
             tensor = getattr(traced.gm, node.target, None)
             if isinstance(tensor, torch.nn.Parameter) and tensor.requires_grad:
                 user = next(iter(node.users), None)

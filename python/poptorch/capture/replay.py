@@ -9,6 +9,8 @@ on the real inputs and weights.
 import torch
 import torch.fx
 
+from poptorch._memory import check_memory
+
 from . import _torch_private as private
 from . import kernels  # noqa: F401
 from .mutations import is_mutable
@@ -110,7 +112,9 @@ class Replay:
         }
         for node in nodes:
             if node.op == "placeholder":
-                value = self._sources[places[node]].detach().to(node.meta["val"].dtype)
+                value = self._sources[places[node]].detach()
+                check_memory(value, "A tensor whose values forward reads")
+                value = value.to(node.meta["val"].dtype)
             elif node.op == "get_attr":
                 value = getattr(tracer.root, node.target).detach()
             else:

@@ -3,6 +3,9 @@
 
 import threading
 
+# Torch's tag for new nodes is global to the process. The tensors of a model have no values while it
+# is captured: who moves them takes this too.
+lock = threading.RLock()
 _current = None  # the running capture's Session, see trace.py
 _owner = 0
 

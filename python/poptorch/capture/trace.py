@@ -27,6 +27,7 @@ from .overlap import Overlap
 from .progress import Progress
 from .python_state import PythonState
 from .ragged import RaggedLabels
+from .slots import Swap, collect_state, fake_state, fake_view, find_owners, refuse_shared
 from .telling import loss_hint, told, warnings_of_user
 
 NO_LOSS = "Couldn't find a loss in graph!"
@@ -34,9 +35,6 @@ MANY_LOSSES = (
     "Multiple independent losses found in graph. Graph must have one final loss. "
     "Wrap final graph loss in poptorch.identity_loss."
 )
-
-
-_HALF = (torch.float16, torch.bfloat16)
 
 
 class Tag(NamedTuple):
@@ -53,25 +51,12 @@ class Tag(NamedTuple):
 
 
 @dataclass
-class StateSlot:
-    """One parameter or buffer, with all the names it is known by."""
-
-    names: list
-    tensor: torch.Tensor
-    is_param: bool
-    fake: torch.Tensor = None
-
-    @property
-    def trainable(self):
-        return self.is_param and self.tensor.requires_grad
-
-
-@dataclass
 class Traced:
     """The joint graph and what its placeholders and outputs stand for."""
 
     gm: torch.fx.GraphModule
     slots: list  # StateSlot per leading placeholder
+    views: list  # StateSlots that are views of those
     inputs: list  # (path, tensor) per following placeholder
     result: object  # what forward returned, fake tensors inside
     result_leaves: list  # per tensor of the result: ("value", index) or ("constant", tensor)
@@ -109,7 +94,7 @@ class Session:
         self.name_scopes = []
         self.hosting = False  # runs a function for real, to see what it returns
         self.cpu_ops = {}  # ID of poptorch.CPU -> function
-        self.swap = None  # the _Swap of the model that is captured
+        self.swap = None  # the Swap of the model that is captured
         self.progress = Progress()
         self.call = None  # the model and its arguments
         self.failed = None  # the exception that a torch function raised last, and its call
@@ -243,150 +228,6 @@ class _Tagger(private.TorchDispatchMode):
             raise errors.data_dependent("value", str(func), tag[:2]) from None
 
 
-def collect_state(model):
-    """StateSlots of a model, parameters before buffers, one per tensor however many names it
-    has."""
-    found = {}
-    for prefix, module in model.named_modules(remove_duplicate=False):
-        for is_param, tensors in ((True, module._parameters), (False, module._buffers)):
-            for name, tensor in tensors.items():
-                if tensor is None:
-                    continue
-                if isinstance(tensor, torch.nn.parameter.UninitializedTensorMixin):
-                    raise errors.make_error(
-                        f"{prefix or type(model).__name__} is a lazy module that has not been "
-                        "initialised: call the model once on the CPU with example data first."
-                    )
-                full = f"{prefix}.{name}" if prefix else name
-                slot = found.setdefault(id(tensor), StateSlot([], tensor, is_param))
-                if full not in slot.names:
-                    slot.names.append(full)
-    return sorted(found.values(), key=lambda s: not s.is_param)
-
-
-def _is_half_statistic(slot):
-    statistic = slot.names[0].rpartition(".")[2] in ("running_mean", "running_var")
-    return not slot.is_param and statistic and slot.tensor.dtype in _HALF
-
-
-def _fake_state(slot, casting):
-    tensor = slot.tensor
-    dtype = tensor.dtype
-    if casting is not None and casting.float_statistics and _is_half_statistic(slot):
-        dtype = torch.float32
-    fake = torch.empty_strided(tensor.shape, tensor.stride(), dtype=dtype)
-    if slot.is_param:
-        fake = torch.nn.Parameter(fake, requires_grad=tensor.requires_grad)
-    else:
-        fake.requires_grad_(tensor.requires_grad)
-    for key, value in getattr(tensor, "__dict__", {}).items():
-        with contextlib.suppress(Exception):
-            setattr(fake, key, value)
-    return fake
-
-
-def _made_by_hooks(module):
-    """Attributes that a weight norm, a spectral norm or a pruning makes anew in every call."""
-    hooks = module._forward_pre_hooks.values()
-    return {getattr(h, "name", getattr(h, "_tensor_name", None)) for h in hooks}
-
-
-def _version(tensor):
-    """How often it was changed in place; tensors made in inference mode do not know."""
-    return 0 if tensor.is_inference() else tensor._version
-
-
-def _replace(tensors, wanted):
-    """Makes a module's dict of tensors equal to another; those of scripted modules can't be
-    cleared."""
-    for name in [n for n in tensors.keys() if n not in wanted]:  # noqa: SIM118
-        del tensors[name]
-    for name, tensor in wanted.items():
-        tensors[name] = tensor
-
-
-class _Swap:
-    """Puts fake tensors in the place of a model's state, and everything back afterwards."""
-
-    def __init__(self, model, slots):
-        self.model = model
-        self.fakes = {id(s.tensor): s.fake for s in slots}
-        self.names = {id(s.tensor): s.names[0] for s in slots}
-        self.saved = []
-        self.plain = []  # (name, module, attribute, tensor, version) of tensors that are no state
-
-    def __enter__(self):
-        for prefix, module in self.model.named_modules():
-            attributes = dict(module.__dict__)
-            made = _made_by_hooks(module)
-            for key, value in attributes.items():
-                if isinstance(value, torch.Tensor) and key not in made:
-                    name = f"{prefix}.{key}" if prefix else key
-                    self.plain.append((name, module, key, value, _version(value)))
-            kinds = (("Parameter", module._parameters), ("Buffer", module._buffers))
-            self.saved.append((module, attributes, [(k, d, dict(d)) for k, d in kinds]))
-            for _, tensors in kinds:
-                for name, tensor in tensors.items():
-                    if tensor is not None:
-                        tensors[name] = self.fakes[id(tensor)]
-        return self
-
-    @contextlib.contextmanager
-    def undone(self):
-        """The model has its own tensors again."""
-        now = [(d, dict(d), before) for _, _, kinds in self.saved for _, d, before in kinds]
-        for tensors, _, before in now:
-            _replace(tensors, before)
-        try:
-            yield
-        finally:
-            for tensors, faked, _ in now:
-                _replace(tensors, faked)
-
-    def problems(self):
-        """Messages about parameters and buffers that forward replaced or removed."""
-        found = []
-        for module, _, kinds in self.saved:
-            if isinstance(module, torch.nn.modules.batchnorm._NormBase):
-                continue
-            for kind, tensors, before in kinds:
-                for name, tensor in before.items():
-                    if tensor is None:
-                        continue
-                    full = self.names[id(tensor)]
-                    if name not in tensors:
-                        what = "removed from"
-                    elif tensors[name] is not self.fakes[id(tensor)]:
-                        what = "reassigned within"
-                    else:
-                        continue
-                    found.append(
-                        f"{kind} {full} is {what} the model when calling the forward method"
-                    )
-        return found
-
-    def frozen(self):
-        """Names of tensors that forward changes although they are constants of the program."""
-        return [
-            name
-            for name, module, key, tensor, version in self.plain
-            if module.__dict__.get(key) is not tensor or _version(tensor) != version
-        ]
-
-    def __exit__(self, *_exc):
-        for module, attributes, kinds in self.saved:
-            for _, tensors, before in kinds:
-                _replace(tensors, before)
-            # Fake tensors kept on the module (caches, weights made by hooks) would outlive the
-            # capture.
-            for key, value in list(module.__dict__.items()):
-                if isinstance(value, private.FakeTensor):
-                    if key in attributes:
-                        module.__dict__[key] = attributes[key]
-                    else:
-                        del module.__dict__[key]
-
-
 def _reachable(starts):
     seen, todo = set(), list(starts)
     while todo:
@@ -441,23 +282,27 @@ def trace_model(
     values_read=frozen.FREEZE,
 ):
     """Captures one call `model(*args, **kwargs)`; returns a Traced."""
-    slots = collect_state(model)
+    found = collect_state(model)
+    apart = find_owners(found, training)
+    slots, views = [s for s in found if s.owner is None], [s for s in found if s.owner is not None]
     scopes = {}
     for name, module in model.named_modules() if module_scopes else ():
         scopes.setdefault(id(module), name)
     inputs = structure.argument_leaves(args, kwargs)
-    values = frozen.Frozen(values_read, [*(s.tensor for s in slots), *(t for _, t in inputs)])
+    # Tensors of their own, because those of the slots will hold fakes.
+    sources = [t.detach() for t in (*(s.tensor for s in slots), *(t for _, t in inputs))]
+    values = frozen.Frozen(values_read, sources)
     session = Session(training, native_ops, scopes, values, casting)
     session.progress = Progress(model, training, progress)
     session.call = model, args, kwargs
     fake_mode = private.FakeTensorMode(allow_non_fake_inputs=True)
     table = trace_table()
-    traced = Traced(None, slots, inputs, None, [], 0, False, [])
+    traced = Traced(None, slots, views, inputs, None, [], 0, False, [])
     placement.reset_placement()
 
     with fake_mode:
         for slot in slots:
-            slot.fake = _fake_state(slot, casting)
+            slot.fake = fake_state(slot, casting)
         fake_inputs = [torch.empty(t.shape, dtype=t.dtype) for _, t in inputs]
 
     def joint(*tensors):
@@ -471,6 +316,7 @@ def trace_model(
             placeholders = [n for n in gm.graph.nodes if n.op == "placeholder"]
             session.overlap.check_inputs(placeholders[len(slots) :])
             traced.gm, traced.written = mutations.make_pure(gm, fakes, table)
+            _check_apart(apart, traced)
     finally:
         state.leave()
         placement.reset_placement()
@@ -478,6 +324,14 @@ def trace_model(
     traced.blocks = session.blocks
     traced.overlapped = session.overlap.where
     return traced
+
+
+def _check_apart(groups, traced):
+    placeholders = [n for n in traced.gm.graph.nodes if n.op == "placeholder"]
+    node_of = dict(zip(traced.slots, placeholders, strict=False))
+    for group in groups:
+        if any(node_of[slot] in traced.written for slot in group):
+            refuse_shared(group)
 
 
 @contextlib.contextmanager
@@ -499,11 +353,13 @@ def _run_joint(model, args, kwargs, session, traced, tensors):
         for hook in (slot.tensor._backward_hooks or {}).values():
             if tensor.requires_grad:
                 tensor.register_hook(hook)
+    for slot in traced.views:
+        slot.fake = fake_view(slot)
     session.overlap.inputs = tensors[count:]
     leaves = iter(tensors[count:])
     args = [structure.rebuild(a, leaves) for a in args]
     kwargs = structure.rebuild(dict(kwargs), leaves)
-    swap = session.swap = _Swap(model, traced.slots)
+    swap = session.swap = Swap(model, [*traced.slots, *traced.views])
     hooks = private.module_hooks(session.enter_module, session.leave_module)
     python, reads = PythonState(model), HostReads()
     with swap, hooks, _Tagger(session), Interceptor(session):
@@ -550,7 +406,7 @@ def _finish(session, traced, result):
             continue
         if id(leaf) not in index_of:
             index_of[id(leaf)] = len(outputs)
-            outputs.append(leaf)
+            outputs.append(session.swap.fake_of(leaf))
         traced.result_leaves.append(("value", index_of[id(leaf)]))
     _check_state_of_result(outputs)
     traced.num_values = len(outputs)
@@ -603,7 +459,7 @@ def _differentiate(session, loss, slots):
         with torch.enable_grad(), torch.autograd.set_detect_anomaly(False):
             return torch.autograd.grad(
                 loss,
-                [s.fake for s in slots],
+                [s.tensor for s in slots],
                 library.ops.loss_seed(loss.detach()),
                 allow_unused=True,
             )

@@ -3,6 +3,7 @@
 have classes that fetch new weights when they are looked at."""
 
 import copyreg
+import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,6 +15,8 @@ from poptorch._errors import createPoptorchError
 from poptorch._memory import check_memory
 
 _plain = torch._C.DisableTorchFunctionSubclass
+
+_NEW_PARAMETER = torch.nn.Parameter.__new__.__code__
 
 # Looking at these does not need the newest values.
 _METADATA = frozenset(
@@ -85,13 +88,14 @@ class WeightSync:
 # Classes of watched tensors -----------------------------------------------------------------------
 
 
-def _refresh_all(types: Any) -> None:
+def refresh_all(types: Any) -> None:
+    """Fetch the newest values of all tensors that have one of these classes."""
     for kind in types:
         for sync in getattr(kind, "_poptorch_syncs", ()):
             sync.refresh()
 
 
-class _Watched:
+class Watched:
     """Mixin of the classes that tensors of a training model have."""
 
     _poptorch_syncs: tuple[WeightSync, ...] = ()
@@ -101,43 +105,53 @@ class _Watched:
         cls, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         if func not in _METADATA:
-            _refresh_all(types)
+            refresh_all(types)
         with _plain():
-            return func(*args, **(kwargs or {}))
+            out = func(*args, **(kwargs or {}))
+        if func is torch.Tensor.detach and sys._getframe(1).f_code is _NEW_PARAMETER:
+            # nn.Parameter(tensor) wants the class of its argument. It shares the memory, so it has
+            # to fetch new values too.
+            out.__class__ = type(args[0])
+        return out
+
+    def as_subclass(self, cls: type) -> Any:
+        """A view of another class, of the newest values."""
+        refresh_all((type(self),))
+        return super().as_subclass(cls)  # type: ignore[misc]
 
 
-class _WatchedParameter(_Watched, torch.nn.Parameter):
+class _WatchedParameter(Watched, torch.nn.Parameter):
     def __repr__(self, *args: Any, **kwargs: Any) -> str:
-        _refresh_all((type(self),))
+        refresh_all((type(self),))
         with _plain():
             return repr(torch.nn.Parameter(self.data, self.requires_grad))
 
     def __reduce_ex__(self, proto: Any) -> Any:
         # In a file or another process it is an ordinary parameter.
-        _refresh_all((type(self),))
+        refresh_all((type(self),))
         with _plain():
             return torch.nn.Parameter(self.data, self.requires_grad).__reduce_ex__(proto)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        _refresh_all((type(self),))
+        refresh_all((type(self),))
         with _plain():
             memo[id(self)] = result = torch.nn.Parameter(self.data.clone(), self.requires_grad)
         return result
 
 
-class _WatchedBuffer(_Watched, torch.Tensor):
+class _WatchedBuffer(Watched, torch.Tensor):
     def __repr__(self, *args: Any, **kwargs: Any) -> str:
-        _refresh_all((type(self),))
+        refresh_all((type(self),))
         with _plain():
             return repr(self.data)
 
     def __reduce_ex__(self, proto: Any) -> Any:
-        _refresh_all((type(self),))
+        refresh_all((type(self),))
         with _plain():
             return self.data.__reduce_ex__(proto)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        _refresh_all((type(self),))
+        refresh_all((type(self),))
         with _plain():
             memo[id(self)] = result = self.data.clone()
         return result
@@ -163,7 +177,7 @@ class TensorWatch:
     def check(self) -> None:
         """Raise if a buffer has a class of its own, which could not be watched."""
         for name, buffer in self._module.named_buffers():
-            if type(buffer) is not torch.Tensor and not isinstance(buffer, _Watched):
+            if type(buffer) is not torch.Tensor and not isinstance(buffer, Watched):
                 check_memory(buffer, name)
                 raise createPoptorchError(
                     f"All buffers must be an instance of torch.Tensor: {name} is {type(buffer)}"
@@ -181,7 +195,7 @@ class TensorWatch:
         classes: dict[Any, type] = {}
         for tensor in tensors_of(self._module):
             kind = type(tensor)
-            if kind not in (torch.Tensor, torch.nn.Parameter) and not issubclass(kind, _Watched):
+            if kind not in (torch.Tensor, torch.nn.Parameter) and not issubclass(kind, Watched):
                 continue
             if kind not in classes:
                 classes[kind] = _watched_class(kind, change(getattr(kind, "_poptorch_syncs", ())))
@@ -205,7 +219,7 @@ def syncs_of(module: torch.nn.Module) -> list[WeightSync]:
 @contextmanager
 def plain_tensors(module: torch.nn.Module) -> Iterator[None]:
     """The tensors of ``module`` with torch's own classes, for capture."""
-    changed = [(t, type(t)) for t in tensors_of(module) if isinstance(t, _Watched)]
+    changed = [(t, type(t)) for t in tensors_of(module) if isinstance(t, Watched)]
     for tensor, kind in changed:
         tensor.__class__ = _watched_class(kind, ())
     try:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from poptorch import _links, _rng_state, _state
+from poptorch import _doors, _links, _rng_state, _state
 from poptorch._args import Bound, Preparer, Signature, Template, micro_batch
 from poptorch._batching import Batching
 from poptorch._blocks import module_repr
@@ -254,6 +254,7 @@ class PoplarExecutor(Inspection):
             _state.unwrap_module(self._user_model)
 
     def _wrap(self) -> None:
+        _doors.install()
         self._watch.check()
         self._watch.start()
         _state.wrap_module(self._user_model, self)

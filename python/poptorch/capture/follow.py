@@ -4,6 +4,7 @@
 Eager PyTorch reads such numbers; `torch.tensor([a, b])` is a stack of them here.
 """
 
+import inspect
 from typing import Any
 
 import torch
@@ -138,7 +139,7 @@ def _roll(mode: Any, func: Any, args: tuple, kwargs: dict) -> Any:
 
 
 HANDLERS = {
-    torch.tensor: _tensor,
+    inspect.unwrap(torch.tensor): _tensor,  # _doors may have put another in its place
     torch.full: _full,
     torch.full_like: _full_like,
     torch.Tensor.new_full: _new_full,

@@ -31,6 +31,7 @@ from poptorch._hooks import registerPostCompileHook, registerPreCompileHook
 from poptorch._pending import pending_function
 from poptorch._process import install
 from poptorch._suggest import did_you_mean
+from poptorch._utils import flattenTensorStructure, reconstructTensorStructure  # noqa: F401
 from poptorch.dataloader import AsynchronousDataAccessor, DataLoader
 from poptorch.executor import PoplarExecutor, inferenceModel, trainingModel
 

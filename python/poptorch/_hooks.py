@@ -3,7 +3,7 @@
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from torch.utils.hooks import RemovableHandle
@@ -30,13 +30,36 @@ def _register(hooks: Any, hook: Any, when: str) -> RemovableHandle:
     return handle
 
 
+class SubstitutionManagers:
+    """Classes whose objects put other functions in place of some while a model is captured: they
+    have ``replace()`` and ``restore()``."""
+
+    _types: list[type] = []
+
+    @classmethod
+    def registerSubsitutionManager(cls, manager_type: type) -> None:
+        """Make an object of this class for every capture."""
+        if manager_type not in cls._types:
+            cls._types.append(manager_type)
+
+    @classmethod
+    def enter(cls, stack: ExitStack) -> None:
+        """Replace now, restore when ``stack`` ends."""
+        for kind in cls._types:
+            manager = kind()
+            manager.replace()
+            stack.callback(manager.restore)
+
+
 @contextmanager
 def around_capture() -> Iterator[None]:
     """Run the hooks around the block."""
     for hook in list(_before.values()):
         hook()
     try:
-        yield
+        with ExitStack() as stack:
+            SubstitutionManagers.enter(stack)
+            yield
     finally:
         for hook in list(_after.values()):
             hook()

@@ -261,6 +261,9 @@ def _check(optimizer: Any, row: Algorithm, limits: dict[str, float], scaling: Va
         raise Error("Maximum norm of gradients cannot be NaN", type="poptorch_cpp_error")
     if scaling.value == 0:
         raise Error("Loss scaling cannot be 0", type="popart_exception")
+    if getattr(optimizer, "use_combined_accum", False):
+        if any(group.get("velocity_scaling") == 0 for group in optimizer.param_groups):
+            raise Error("Velocity scaling cannot be 0", type="popart_exception")
     if row.name == "rmsprop":
         assert len({bool(group["centered"]) for group in optimizer.param_groups}) == 1, (
             "All parameter groups must have the same value for the 'centered' attribute"
@@ -282,6 +285,9 @@ def _group_values(optimizer: Any, row: Algorithm, group: dict[str, Any]) -> dict
         if name in _PAIRS and _PAIRS[name][0] in group:
             attribute, place = _PAIRS[name]
         raw = group.get(attribute, 1.0)
+        if name == "velocity_scaling" and not getattr(optimizer, "use_combined_accum", False):
+            result[name] = Value(1.0, True)  # the loss's is used, whatever the group says
+            continue
         if place is not None:
             assert isinstance(raw, (tuple, list)) and len(raw) == 2, (
                 f"{attribute} must be a tuple of two numbers, got {raw!r}"
@@ -336,7 +342,7 @@ def _flags(
             on.add("combined")
             if "accum_f16" in on:  # they are one tensor
                 on.add("velocity_f16")
-        if not ours:
+        if not ours and "dampening" not in off:
             on.add("plain_first")
     flags.update(dict.fromkeys(sorted(on), 1))
     return flags

@@ -10,10 +10,11 @@ import torch
 from poptorch import _torch_state
 from poptorch._errors import Error
 from poptorch._logging import logger
-from poptorch._optimizer_table import Settings, initial_states
+from poptorch._optimizer_table import Settings, Value, initial_states
 from poptorch._weights import read_state, write_state
 
 LOSS_SCALE = "loss:scale"
+_SCALING = "velocity_scaling"
 # Entries of a group that torch itself has for every optimizer; anything else is reported.
 _IGNORED_IN_GROUPS = frozenset(
     ("params", "foreach", "fused", "capturable", "differentiable", "maximize")
@@ -25,6 +26,12 @@ _IPU_PARAM_NAMES = {
     "velocity_scaling": "velocityScaling",
     "max_weight_norm": "maxWeightNorm",
 }
+
+
+def _shown(name: str, group: int) -> str:
+    """The API's name of a value of a group."""
+    where = "default" if group == 0 else f"group{group}"
+    return f"{_IPU_PARAM_NAMES.get(name, name)}___{where}___FLOAT"
 
 
 def optimizer_lines(
@@ -63,7 +70,7 @@ class DeviceOptimizer:
     ) -> None:
         self._program = program
         self._states = {name: (dtype, shape) for name, dtype, shape in program.states}
-        self._compiled = settings
+        self._compiled = self._current = settings
         self._name_of = name_of
         self.forget()
         self._groups = self._names(optimizer)
@@ -138,6 +145,10 @@ class DeviceOptimizer:
         values = {LOSS_SCALE: scale}
         for number in range(len(settings.groups)):
             values[f"hyper:{number}"] = values[f"hyper64:{number}"] = settings.hyper(number)
+        self._scale_velocities(
+            [group.get(_SCALING) for group in self._current.groups],
+            [group.get(_SCALING) for group in settings.groups],
+        )
         count = 0
         for name, value in values.items():
             sent = self._sent.get(name)
@@ -148,6 +159,19 @@ class DeviceOptimizer:
             count += 1
         self._current = settings
         return count
+
+    def _scale_velocities(self, before: list[Any], now: list[Any]) -> None:
+        """Keep the values of velocities whose scaling changes; they are stored times that."""
+        for number, (old, new) in enumerate(zip(before, now, strict=True)):
+            if _SCALING not in self._compiled.flags[number] or old is None:
+                continue
+            if old.value == new.value:
+                continue
+            for core in (f"momentum:{name}" for name in self._groups[number]):
+                if core in self._states:
+                    stored = read_state(self._program, core, *self._states[core])
+                    scaled = stored * (new.value / old.value)
+                    write_state(self._program, core, *self._states[core], scaled)
 
     def forget(self) -> None:
         """The device may have lost its values: send them all next time."""
@@ -172,10 +196,8 @@ class DeviceOptimizer:
         """The values of the groups under the API's names."""
         result = {}
         for number, values in enumerate(self._current.groups):
-            group = "default" if number == 0 else f"group{number}"
             for name, value in values.items():
-                shown = _IPU_PARAM_NAMES.get(name, name)
-                result[f"{shown}___{group}___FLOAT"] = torch.tensor(value.value, device="cpu")
+                result[_shown(name, number)] = torch.tensor(value.value, device="cpu")
         result["lossScaling_FLOAT"] = (
             read_state(self._program, LOSS_SCALE, *self._states[LOSS_SCALE])
             if self._current.automatic_loss_scaling and LOSS_SCALE in self._states
@@ -210,7 +232,12 @@ class DeviceOptimizer:
                     f"{list(shape)}"
                 )
             write_state(self._program, core, dtype, shape, value)
-        scale = (state["ipu_param"] or {}).get("lossScaling_FLOAT")
+        saved = state["ipu_param"] or {}
+        now = [group.get(_SCALING) for group in self._current.groups]
+        names = [_shown(_SCALING, number) for number in range(len(now))]
+        before = [Value(float(saved[n]), False) if n in saved else None for n in names]
+        self._scale_velocities(before, now)
+        scale = saved.get("lossScaling_FLOAT")
         if self._current.automatic_loss_scaling and scale is not None:
             write_state(self._program, LOSS_SCALE, *self._states[LOSS_SCALE], scale)
 

@@ -60,21 +60,23 @@ def _name(tag: Any) -> str:
 
 
 def _check_used(model: torch.nn.Module, training: bool, begun: list[Begin]) -> None:
-    """A part of the model that has a block must run.
+    """Warn of parts that have a block and are not called: the block does not begin.
 
-    Inference may leave out what only training runs: losses, which have no weights, and in
-    evaluation mode any layer.
+    Programs have them on purpose too, such as an embedding whose weight is read without a call.
+    Inference leaves out losses, which have no weights.
     """
     ran = {id(block.by) for block in begun}
     for name, module, block in annotations(model):
-        needed = training or (module.training and next(module.parameters(), None) is not None)
-        if needed and id(block) not in ran:
-            raise _error(
-                f"Block {block._user_id or name!r} was given to {name or 'the model'} "
-                f"({type(module).__name__}), which never runs in forward: remove unused layers "
-                "from blocks.",
-                block._where,
-            )
+        if id(block) in ran or not (training or next(module.parameters(), None) is not None):
+            continue
+        logger.warning(
+            "Block %r was given to %s (%s), which never runs in forward: the block does not begin, "
+            "and what reads the weights belongs to the block in which it runs.\n  at %s",
+            block._user_id or name,
+            name or "the model",
+            type(module).__name__,
+            describe(block._where),
+        )
 
 
 def _check_written_order(begun: list[Begin]) -> None:

@@ -3,6 +3,7 @@
 ``AsynchronousDataAccessor``, which prepares them in a process of its own."""
 
 from collections.abc import Callable, Iterator
+from enum import Enum
 from typing import Any
 
 import torch
@@ -24,6 +25,18 @@ __all__ = ["AsynchronousDataAccessor", "DataLoader"]
 _FETCHER_ERROR = "An error occurred in the data fetcher"
 
 
+def _member(kind: type[Enum], value: Any) -> Any:
+    """A member of an enumeration, which configuration files give as a number or by its name."""
+    if isinstance(value, str):
+        name = value.removeprefix("poptorch.").removeprefix(f"{kind.__name__}.")
+        if name in kind.__members__:
+            return kind[name]
+    elif value in list(kind):
+        return kind(value)
+    names = ", ".join(kind.__members__)
+    raise ValueError(f"Expected a poptorch.{kind.__name__} ({names}), got {value!r}")
+
+
 class AsynchronousDataAccessor:
     """Reads a dataset in a worker process, into memory shared with this one, ahead of its use.
 
@@ -37,7 +50,7 @@ class AsynchronousDataAccessor:
         miss_sleep_time_in_ms: accepted for compatibility; nothing here sleeps.
         load_indefinitely: whether the worker goes on to the next epoch by itself.
         early_preload: whether the worker loads more than one element before the first ``iter()``.
-        sharing_strategy: how the worker is started and gets the dataset.
+        sharing_strategy: how the worker is started and gets the dataset; a member or its name.
         rebatched_size: rows of the returned batches, put together from smaller elements.
     """
 
@@ -50,7 +63,7 @@ class AsynchronousDataAccessor:
         miss_sleep_time_in_ms: float = 0.1,
         load_indefinitely: bool = True,
         early_preload: bool = False,
-        sharing_strategy: SharingStrategy = SharingStrategy.ForkServer,
+        sharing_strategy: SharingStrategy | str = SharingStrategy.ForkServer,
         rebatched_size: int | None = None,
     ) -> None:
         assert buffer_size >= 1, f"buffer_size must be at least 1, got {buffer_size}"
@@ -75,7 +88,7 @@ class AsynchronousDataAccessor:
         self._dataset = dataset
         worker = WorkerProcess(
             dataset,
-            SharingStrategy(sharing_strategy),
+            _member(SharingStrategy, sharing_strategy),
             buffer_size,
             load_indefinitely=load_indefinitely,
             early_preload=early_preload,
@@ -237,7 +250,7 @@ class DataLoader(torch.utils.data.DataLoader):
         **kwargs: Any,
     ) -> None:
         assert isinstance(options, Options), f"Expected poptorch.Options, got {type(options)}"
-        mode = DataLoaderMode(mode)
+        mode = _member(DataLoaderMode, mode)
         options._freeze()
         self._options = options
         self._num_batches_to_combine = (

@@ -42,6 +42,29 @@ def epochs_of(loader, count=3):
 # The same data as Sync ----------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    "strategy", ["SharedMemory", "SharingStrategy.Fork", "poptorch.SharingStrategy.ForkServer", 1]
+)
+def test_a_sharing_strategy_and_a_mode_may_be_given_as_text_or_number(opts, strategy):
+    loader = poptorch.DataLoader(
+        opts,
+        numbers(4),
+        batch_size=2,
+        mode="Async" if isinstance(strategy, str) else 1,
+        async_options={"sharing_strategy": strategy},
+    )
+    assert first_column(loader) == [[0, 1], [2, 3]]
+    loader.terminate()
+
+
+def test_other_texts_are_refused_with_the_names_there_are(opts):
+    for strategy in ("sharedmemory", "Memory", "SharingStrategy.", "DataLoaderMode.Sync", 7, None):
+        with pytest.raises(ValueError, match=r"SharingStrategy \(SharedMemory, .*\), got"):
+            Accessor(numbers(4), sharing_strategy=strategy)
+    with pytest.raises(ValueError, match=r"poptorch.DataLoaderMode \(Sync, Async, AsyncRebatched"):
+        poptorch.DataLoader(opts, numbers(4), mode="Fast")
+
+
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: s.name)
 def test_every_sharing_strategy_gives_the_batches_of_sync(opts, strategy):
     opts.deviceIterations(2)

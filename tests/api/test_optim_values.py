@@ -266,6 +266,62 @@ def test_a_variable_may_change(regression, batch, opts, kind, values, changed):
     )
 
 
+@pytest.mark.parametrize("combined", [True, False])
+def test_velocity_scaling_may_change_and_changes_nothing_in_exact_arithmetic(
+    regression, batch, opts, combined
+):
+    twin = copy.deepcopy(regression)
+    eager = torch.optim.SGD(twin.parameters(), lr=0.1, momentum=0.9)
+    values = {"lr": 0.1, "momentum": 0.9, "use_combined_accum": combined}
+    optimizer = optim.SGD(regression.parameters(), velocity_scaling=2.0, **values)
+    executor = poptorch.trainingModel(regression, opts, optimizer)
+    for step in range(6):
+        if step == 2:
+            optimizer.param_groups[0]["velocity_scaling"] = 16.0
+        if step == 4:  # another object, as programs make them
+            state = optimizer.state_dict()
+            optimizer = optim.SGD(regression.parameters(), velocity_scaling=4.0, **values)
+            optimizer.load_state_dict(state)
+            optimizer.param_groups[0]["velocity_scaling"] = 4.0
+        executor.setOptimizer(optimizer)
+        executor(*batch)
+        eager_step(twin, eager, *batch)
+    torch.testing.assert_close(dict(regression.state_dict()), dict(twin.state_dict()))
+
+
+def test_a_velocity_scaling_of_zero_is_refused(regression, opts):
+    optimizer = optim.SGD(regression.parameters(), lr=0.1, momentum=0.9, use_combined_accum=True)
+    optimizer.param_groups[0]["velocity_scaling"] = 0.0
+    with pytest.raises(poptorch.Error, match="Velocity scaling cannot be 0"):
+        poptorch.trainingModel(regression, opts, optimizer)
+
+
+@pytest.mark.parametrize("dampening", [0.0, 0.5])
+@pytest.mark.parametrize("ours_first", [True, False])
+def test_optimizers_of_torch_and_of_poptorch_replace_each_other(
+    regression, batch, opts, ours_first, dampening
+):
+    """They are one algorithm, unless torch's first step without dampening sets them apart."""
+    kinds = [optim.SGD, torch.optim.SGD] if ours_first else [torch.optim.SGD, optim.SGD]
+    values = {"lr": 0.1, "momentum": 0.9, "dampening": dampening}
+    twin = copy.deepcopy(regression)
+    eager = torch.optim.SGD(twin.parameters(), **values)
+    executor = poptorch.trainingModel(regression, opts, kinds[0](regression.parameters(), **values))
+    executor(*batch)
+    other = kinds[1](regression.parameters(), **values)
+    if dampening:
+        with pytest.raises(poptorch.Error, match="fixed at compilation|non constant"):
+            executor.setOptimizer(other)
+        return
+    if not ours_first:  # what is given to ours is variable, a default of torch's is constant
+        other.variable_attrs.markAsConstant("dampening")
+    executor.setOptimizer(other)
+    executor(*batch)
+    for _ in range(2):
+        eager_step(twin, eager, *batch)
+    torch.testing.assert_close(dict(regression.state_dict()), dict(twin.state_dict()))
+
+
 def test_constants_stay_constants(start, batch, regression):
     _, executor = start(optim.SGD, lr=0.1)
     executor(*batch)

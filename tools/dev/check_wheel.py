@@ -18,7 +18,7 @@ torch.testing.assert_close(poptorch.inferenceModel(model, options)(x), model(x).
 """,
     "popart, and the version of poptorch": """
 from importlib.metadata import version
-import popart, poptorch
+import popart, popdist.poptorch, poptorch
 from packaging.version import parse
 assert parse(version("poptorch")) == parse(poptorch.__version__) > parse("3.4")
 options = poptorch.Options()

@@ -55,6 +55,8 @@ class Compiler {
   Compiler(const CompileOptions& options, const std::function<void(double)>& progress)
       : options_(options), progress_(progress), ctx_(context_of(options)) {
     runner_.disabled = split_commas(env::disable_passes());
+    for (const std::string& name : runner_.disabled)
+      user_check(find_pass(name), "TESSERA_DISABLE_PASSES: there is no pass {}", name);
     if (ctx_.one_by_one) runner_.disabled.push_back("fuse-epilogue");
     runner_.dump = [this](const std::string& name, const Graph& g) {
       dumper_.write("after_" + name, g);

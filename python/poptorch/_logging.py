@@ -96,7 +96,11 @@ def _install() -> None:
 def _destination(name: str) -> logging.Handler:
     if name in ("stdout", "stderr"):
         return logging.StreamHandler(getattr(sys, name))
-    return logging.FileHandler(name, delay=True)
+    try:
+        return logging.FileHandler(name)
+    except OSError as exc:
+        sys.stderr.write(f"POPTORCH_LOG_DEST: cannot write {name}: {exc.strerror}; using stderr\n")
+        return logging.StreamHandler(sys.stderr)
 
 
 _install()

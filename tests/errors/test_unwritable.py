@@ -1,9 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files that were asked for and cannot be written."""
+"""What environment variables ask for and cannot be had: files that cannot be written, passes."""
+
+import os
+import subprocess
+import sys
 
 import poptorch
 import pytest
 import torch
+
+HERE = os.path.dirname(os.path.dirname(poptorch.__file__))
 
 
 def options():
@@ -30,6 +36,24 @@ def test_a_dump_that_cannot_be_written_is_said(place, tmp_path, monkeypatch):
     monkeypatch.setenv("TESSERA_DUMP", str(tmp_path / "dump"))
     model(torch.ones(1, 4))
     assert list((tmp_path / "dump").glob("*.tir"))
+
+
+def test_a_log_that_cannot_be_written_goes_to_stderr(tmp_path):
+    code = "import poptorch; poptorch.logger.warning('a word')"
+    environment = {**os.environ, "POPTORCH_LOG_DEST": str(tmp_path), "PYTHONPATH": HERE}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True)
+    said = done.stderr.decode()
+    assert done.returncode == 0 and f"POPTORCH_LOG_DEST: cannot write {tmp_path}: Is a" in said
+    assert "[warning] a word" in said and "Traceback" not in said
+
+
+def test_a_pass_that_is_not_there_cannot_be_left_out(monkeypatch):
+    monkeypatch.setenv("TESSERA_DISABLE_PASSES", "dce,nothing")
+    model = poptorch.inferenceModel(torch.nn.Linear(4, 4), options())
+    with pytest.raises(poptorch.Error, match="TESSERA_DISABLE_PASSES: there is no pass nothing"):
+        model(torch.ones(1, 4))
+    monkeypatch.setenv("TESSERA_DISABLE_PASSES", "cse,dce")
+    model(torch.ones(1, 4))
 
 
 def test_a_trace_that_cannot_be_written_is_said_before_the_first_call(tmp_path, monkeypatch):

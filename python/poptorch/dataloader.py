@@ -309,6 +309,7 @@ class DataLoader(torch.utils.data.DataLoader):
             super().__init__(
                 dataset, batch_size=inner, shuffle=shuffled, drop_last=drop_last, **common
             )
+        self._warn_if_empty()
         if mode != DataLoaderMode.Sync:
             settings = dict(async_options or {})
             if mode == DataLoaderMode.AsyncRebatched:
@@ -379,6 +380,28 @@ class DataLoader(torch.utils.data.DataLoader):
                 self._num_batches_to_combine,
                 left,
             )
+
+    def _warn_if_empty(self) -> None:
+        try:
+            batches = len(self)
+        except (TypeError, NotImplementedError, AttributeError):
+            return
+        # torch would compare what an iterable dataset yields with the length that was asked for.
+        self._IterableDataset_len_called = None
+        if batches:
+            return
+        known = ""
+        if self.batch_sampler_drop_last is not None:
+            known = f", {self._num_batches_to_combine} batches of the batch sampler"
+        elif self._combined_batch_size is not None:
+            source = self.dataset if isinstance(self.dataset, IterableDataset) else self.sampler
+            known = f": there are {len(source)} elements, a batch has {self._combined_batch_size}"
+        logger.warning(
+            "The loader has no batch to give: its data are fewer than one call of a model needs%s. "
+            "Use fewer device iterations, replicas or accumulated gradients, a smaller batch_size, "
+            "or more data; drop_last=False keeps an incomplete batch.",
+            known,
+        )
 
     def _warn_if_incomplete(self, elements: int, own: int) -> None:
         """Warn of a short last batch; ``own`` of the elements are for this process."""

@@ -27,6 +27,7 @@ from poptorch._optimizers import AttributeWatch, DeviceOptimizer
 from poptorch._options_check import check_compilable
 from poptorch._pending import add_pending_methods
 from poptorch._progress import Compilation
+from poptorch._reminders import Reminders
 from poptorch._replica_groups import Grouping, ParameterProxy
 from poptorch._suggest import did_you_mean
 from poptorch._tracebacks import shorten
@@ -64,6 +65,7 @@ class PoplarExecutor(Inspection):
         self._user_model = user_model if user_model is not None else model
         # What is captured: children and tensors are the user's, plain attributes are not.
         self._model = _state.shallow_copy(self._user_model) if training else self._user_model
+        self._reminders = Reminders(self._model, self._user_model, training)
         self._signature = Signature(self._model.forward)
         self._prepare = Preparer()
         self._compilation = Compilation(self._options._show_compilation_progress_bar)
@@ -108,6 +110,10 @@ class PoplarExecutor(Inspection):
         tensors = given = executable.match(args, kwargs)
         if tensors is None:
             tensors, given = self._checked_tensors(executable, args, kwargs)
+        for holder, key, value in self._reminders.assumed:
+            if holder[key] is not value:
+                self._reminders.tell()
+                break
         if self._links:
             self._follow_links()
         if self._training:
@@ -197,6 +203,7 @@ class PoplarExecutor(Inspection):
                 settings,
                 bar,
             )
+        self._reminders.compiled()
         template = Template(self._signature, given)
         program, captured = compiled.program, compiled.captured
         executable = Executable(program, captured, batching, compiled.rules, template, bound)
@@ -315,8 +322,13 @@ class PoplarExecutor(Inspection):
             self._adopt_optimizer(optimizer)
         self._attribute_watch(optimizer, self._options._relax_optimizer_checks)
         if self._device_optimizer is not None and self._is_attached:
-            self._device_optimizer.send(settings)
+            self._send(settings)
             self._write_optim_state_dict_if_needed()
+
+    def _send(self, settings: Settings) -> None:
+        assert self._device_optimizer is not None
+        self._device_optimizer.send(settings)
+        self._reminders.sent(self._optimizer)
 
     def _settings(self, optimizer: Any = None) -> Settings:
         return settings_of(
@@ -366,7 +378,7 @@ class PoplarExecutor(Inspection):
             self.copyWeightsToHostIfNeeded()
             self.copyWeightsToDevice()
             self._device_optimizer.write(optimizer.get_state_dict())
-            self._device_optimizer.send(settings)
+            self._send(settings)
             optimizer.host_state_is_dirty = False
 
     def _torch_state_to_host(self, updates: int) -> None:
@@ -419,7 +431,7 @@ class PoplarExecutor(Inspection):
             settings = self._settings()
             self._device_optimizer.check(self._optimizer, settings)
             self._device_optimizer.forget()
-            self._device_optimizer.send(settings)
+            self._send(settings)
             optimizer = self._optimizer
             if isinstance(optimizer, PoptorchOptimizer) and optimizer.has_state():
                 optimizer.host_state_is_dirty = True
@@ -584,4 +596,6 @@ def inferenceModel(
         options: how to compile and run it; frozen by this.
     """
     module = _module_of(model)
-    return PoplarExecutor(_state.shallow_copy(module), options, False, __version__)
+    executor = PoplarExecutor(_state.shallow_copy(module), options, False, __version__)
+    executor._reminders.given = module
+    return executor

@@ -9,6 +9,7 @@
 #include <chrono>
 
 #include "bindings.h"
+#include "session/narrow.h"
 #include "session/session.h"
 
 namespace nb = nanobind;
@@ -216,6 +217,14 @@ NB_MODULE(_core, m) {
   nb::set_leak_warnings(false);
   bind_errors(m);
   m.def("native_ops", &native_ops, "Text names of the ops that run natively.");
+  m.def(
+      "narrow",
+      [](uint64_t from, uint64_t to, int64_t count, bool integers) {
+        nb::gil_scoped_release release;
+        return integers ? narrow(pointer<const int64_t>(from), pointer<int32_t>(to), count)
+                        : narrow(pointer<const double>(from), pointer<float>(to), count);
+      },
+      "from"_a, "to"_a, "count"_a, "integers"_a, "Whether all values of 64 bits fit into 32 bits.");
   nb::class_<PyProgram>(m, "Program")
       .def_prop_ro("inputs",
                    [](PyProgram& p) { return ports(p.session().engine().program().inputs); })

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arguments of a call: bound to the signature of forward, cut into micro-batches for capture, and
-compared with those that the program was compiled for."""
+"""Arguments of a call: bound to the signature of forward, made readable for a program, and cut into
+micro-batches for capture."""
 
 import inspect
 from collections.abc import Callable, Iterator
@@ -11,12 +11,8 @@ import torch
 
 from poptorch._errors import createPoptorchError
 from poptorch._logging import logger
+from poptorch._memory import check_input
 from poptorch.capture import structure
-
-_HINT = (
-    "\nA compiled program keeps the shapes, types and values of its first call: create a new "
-    "wrapper, or call destroy() on this one and it will be compiled again."
-)
 
 _SUPPORTED_DTYPES = frozenset(
     {
@@ -32,6 +28,10 @@ _SUPPORTED_DTYPES = frozenset(
         torch.float64,
     }
 )
+
+
+#: Tensors of a call, with the names that messages call them by.
+Leaves = list[tuple[str, torch.Tensor]]
 
 
 @dataclass
@@ -97,6 +97,15 @@ class Signature:
         passed = {name: value for name, value in keywords.items() if was_passed(name, value)}
         return Bound(bound.args[: len(args)], passed)
 
+    def leaves(self, bound: Bound) -> Leaves:
+        """Names and tensors of a call, in the order of capture."""
+        out: Leaves = []
+        for position, value in enumerate(bound.args):
+            structure.tensors_of(value, self.name_of(position), out)
+        for name, value in bound.kwargs.items():
+            structure.tensors_of(value, name, out)
+        return out
+
     def name_of(self, position: int) -> str:
         """How messages call the positional value number ``position``."""
         if position < len(self._positional):
@@ -126,15 +135,11 @@ class Preparer:
             self._warned.add(reason)
             logger.warning(text)
 
-    def __call__(self, bound: Bound, *, compiling: bool) -> Bound:
-        """``bound`` with dense, contiguous CPU tensors that carry no gradient."""
-        if compiling and any(isinstance(v, dict) for v in bound.args):
-            logger.warning(
-                "Dicts as inputs only have partial support: keys and their order must not change"
-            )
-        return bound.replaced(iter([self._prepare(t) for t in bound.tensors()]))
+    def __call__(self, leaves: Leaves) -> list[torch.Tensor]:
+        """The tensors of a call as dense, contiguous CPU tensors that carry no gradient."""
+        return [self._prepare(name, tensor) for name, tensor in leaves]
 
-    def _prepare(self, tensor: torch.Tensor) -> torch.Tensor:
+    def _prepare(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
         if tensor.dtype not in _SUPPORTED_DTYPES:
             raise createPoptorchError(
                 f"Unsupported tensor input type from pytorch: {tensor.dtype}. "
@@ -144,10 +149,13 @@ class Preparer:
             raise createPoptorchError(
                 f"Unsupported tensor input layout: {tensor.layout}. Pass a dense tensor."
             )
-        if not tensor.is_cpu:
+        if tensor.is_nested:
             raise createPoptorchError(
-                f"Input tensors must be on the CPU but one is on {tensor.device}."
+                f"Unsupported tensor input: {name} is a nested tensor. Pass a dense tensor."
             )
+        if tensor._is_zerotensor():
+            tensor = tensor.clone()
+        check_input(tensor, name)
         if 0 in tensor.shape:
             raise createPoptorchError(
                 f"Zero-sized tensors are unsupported (Got shape {list(tensor.shape)})"
@@ -170,6 +178,14 @@ class Preparer:
         return tensor
 
 
+def warn_of_dicts(bound: Bound) -> None:
+    """What PopTorch says of dicts among the arguments."""
+    if any(isinstance(value, dict) for value in bound.args):
+        logger.warning(
+            "Dicts as inputs only have partial support: all calls must have the same keys"
+        )
+
+
 def micro_batch(bound: Bound, batching: Any) -> Bound:
     """The first micro-batch of a call, for capture; checks that dimension 0 can be divided."""
     pieces = batching.input_multiplier
@@ -185,131 +201,3 @@ def _first_slice(tensor: torch.Tensor, pieces: int, batching: Any) -> torch.Tens
         f"must be a multiple of {batching.describe()}"
     )
     return tensor[: rows // pieces]
-
-
-# Comparing with the compiled call -----------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class TensorTemplate:
-    """What is kept of a tensor argument: no data."""
-
-    kind: type
-    shape: torch.Size
-    dtype: torch.dtype
-
-
-@dataclass(frozen=True)
-class Opaque:
-    """A structure of a custom type: its type and its tensors."""
-
-    kind: type
-    tensors: list[TensorTemplate]
-
-
-def template_of(value: Any) -> Any:
-    """``value`` with its tensors replaced by their templates."""
-    if isinstance(value, torch.Tensor):
-        return TensorTemplate(type(value), value.shape, value.dtype)
-    parser = structure.parser_for(value)
-    if parser is not None:
-        return Opaque(type(value), [template_of(t) for t in parser.yieldTensors(value)])
-    if structure.is_namedtuple(value):
-        return type(value)(*[template_of(v) for v in value])
-    if isinstance(value, (list, tuple)):
-        return type(value)([template_of(v) for v in value])
-    if isinstance(value, dict):
-        return _DictTemplate(type(value), {k: template_of(v) for k, v in value.items()})
-    return value
-
-
-@dataclass(frozen=True)
-class _DictTemplate:
-    kind: type
-    items: dict[Any, Any]
-
-
-class Template:
-    """The arguments that a program was compiled for."""
-
-    def __init__(self, signature: Signature, bound: Bound) -> None:
-        self._signature = signature
-        self._args = [template_of(value) for value in bound.args]
-        self._kwargs = template_of(bound.kwargs)
-
-    def check(self, bound: Bound) -> None:
-        """Raise unless a call with ``bound`` may run the same program."""
-        if len(bound.args) != len(self._args):
-            raise _mismatch(
-                f"Number of positional arguments mismatch: expected {len(self._args)} arguments "
-                f"but got {len(bound.args)}"
-            )
-        for position, (expected, value) in enumerate(zip(self._args, bound.args, strict=True)):
-            _compare(self._signature.name_of(position), expected, value)
-        _compare_dicts("named arguments", self._kwargs.items, bound.kwargs, str)
-
-
-def _mismatch(text: str) -> Exception:
-    return createPoptorchError(text + "." + _HINT)
-
-
-def _compare(name: str, expected: Any, value: Any) -> None:
-    if isinstance(expected, (TensorTemplate, Opaque, _DictTemplate)):
-        kind = expected.kind
-    else:
-        kind = type(expected)
-    if type(value) is not kind:
-        raise _mismatch(f"Type mismatch for {name}: expected {kind} but got {type(value)}")
-    if isinstance(expected, TensorTemplate):
-        if value.dtype != expected.dtype:
-            raise _mismatch(
-                f"Data type mismatch for {name}: expected {expected.dtype} but got {value.dtype}"
-            )
-        if value.shape != expected.shape:
-            raise _mismatch(
-                f"Shape mismatch for {name}: expected {expected.shape} but got {value.shape}"
-            )
-    elif isinstance(expected, Opaque):
-        tensors = list(structure.parser_for(value).yieldTensors(value))
-        _compare_items(name, expected.tensors, tensors)
-    elif isinstance(expected, (list, tuple)):
-        _compare_items(name, expected, value)
-    elif isinstance(expected, _DictTemplate):
-        _compare_dicts(name, expected.items, value, lambda key: f"{name}[{key}]")
-    elif not _equal(expected, value):
-        raise _mismatch(f"Value mismatch for {name}: expected {expected} but got {value}")
-
-
-def _compare_items(name: str, expected: Any, values: Any) -> None:
-    if len(values) != len(expected):
-        raise _mismatch(
-            f"Length mismatch for {name}: expected {len(expected)} elements but got {len(values)}"
-        )
-    for index, (item, value) in enumerate(zip(expected, values, strict=True)):
-        _compare(f"{name}[{index}]", item, value)
-
-
-def _compare_dicts(
-    name: str, expected: dict[Any, Any], values: dict[Any, Any], name_of: Callable[[Any], str]
-) -> None:
-    if values.keys() != expected.keys():
-        extra = [str(key) for key in values if key not in expected]
-        missing = [str(key) for key in expected if key not in values]
-        text = f"Keys mismatch for {name}:"
-        if extra:
-            text += f" Unexpected arguments: {', '.join(extra)}"
-        if missing:
-            text += f" Missing arguments: {', '.join(missing)}"
-        raise _mismatch(text)
-    for key, item in expected.items():
-        _compare(name_of(key), item, values[key])
-
-
-def _equal(left: Any, right: Any) -> bool:
-    if left is right:
-        return True
-    try:
-        # NaN is the one constant that differs from itself.
-        return bool(left == right) or (left != left and right != right)
-    except Exception:  # a type without a usable ==: only the same object will do
-        return False

@@ -57,21 +57,18 @@ class Batching:
             raise _popart_error(f"gradientAccumulation must be positive, not {self.accumulation}")
         if self.replicas < 1:
             raise _popart_error(f"replicationFactor must be positive, not {self.replicas}")
-        self.check_rule(self.mode, self.period)
-
-    def check_rule(self, mode: OutputMode, period: int) -> None:
-        """Raise unless the outputs of a call can be returned like this."""
-        if mode == OutputMode.EveryN:
-            if period > self.iterations:
-                raise _popart_error(
-                    "Return period must be <= to the number of batches per step: "
-                    f"{period} > {self.iterations}"
-                )
-            if self.iterations % period:
-                raise _popart_error(
-                    "Return period must be a factor of the number of batches per step: "
-                    f"{period} does not divide {self.iterations}"
-                )
+        if self.mode != OutputMode.EveryN:
+            return
+        if self.period > self.iterations:
+            raise _popart_error(
+                "Return period must be <= to the number of batches per step: "
+                f"{self.period} > {self.iterations}"
+            )
+        if self.iterations % self.period:
+            raise _popart_error(
+                "Return period must be a factor of the number of batches per step: "
+                f"{self.period} does not divide {self.iterations}"
+            )
 
     @property
     def input_multiplier(self) -> int:
@@ -83,14 +80,17 @@ class Batching:
         """Micro-batches that one replica runs in a call."""
         return self.iterations * self.accumulation
 
+    def returned_steps(self, mode: OutputMode, period: int) -> list[int]:
+        """The micro-batches of a replica after which an output is returned."""
+        if mode == OutputMode.All:
+            return list(range(self.steps))
+        if mode == OutputMode.EveryN:
+            return [i for i in range(self.steps) if (i // self.accumulation + 1) % period == 0]
+        return [self.steps - 1]
+
     def output_count(self, mode: OutputMode, period: int) -> int:
         """How many outputs of one micro-batch a call returns."""
-        return {
-            OutputMode.All: self.steps * self.replicas,
-            OutputMode.EveryN: self.steps * self.replicas // period,
-            OutputMode.Final: self.replicas,
-            OutputMode.Sum: self.replicas,
-        }[mode]
+        return len(self.returned_steps(mode, period)) * self.replicas
 
     def describe(self) -> str:
         """The product that dimension 0 of the inputs must be divisible by."""

@@ -26,6 +26,7 @@ from poptorch._replica_groups import Grouping, group_sizes, one_group, warn_if_u
 from poptorch.capture import capture
 from poptorch.capture.casting import Casting
 from poptorch.capture.errors import excluding
+from poptorch.capture.state import lock as capture_lock
 from poptorch.enums import (
     HalfFloatCastingBehavior,
     MeanReductionStrategy,
@@ -94,8 +95,10 @@ def compile_model(
         bar: told what has been done.
     """
     training = settings is not None
-    groups = group_sizes(groupings, model, batching.replicas)
+    with capture_lock:
+        groups = group_sizes(groupings, model, batching.replicas)
     with (
+        capture_lock,
         around_capture(),
         placing(options._execution_strategy) as begun,
         excluding(options._source_location_excludes),
@@ -122,12 +125,13 @@ def compile_model(
     for info in (*captured.params, *captured.buffers):
         check_memory(info.tensor, info.name)
     warn_if_unused(groupings, captured)
-    check_placement(model, options, batching, training, begun, captured)
-    _check_buffers(model, options, captured, batching)
+    with capture_lock:
+        check_placement(model, options, batching, training, begun, captured)
+        _check_buffers(model, options, captured, batching)
+        parameters = Parameters(model, captured)
     states = {name for info in (*captured.params, *captured.buffers) for name in info.all_names}
     anchors = anchors_of(options, batching, states)
     rules = _output_rules(captured, batching, anchors)
-    parameters = Parameters(model, captured)
     text = captured.text
     if training:
         text = captured.with_optimizer(optimizer_lines(optimizer, settings, parameters.value_of))

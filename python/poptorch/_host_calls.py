@@ -4,6 +4,7 @@ alias the program's memory. Everything is bound once, so a call costs little mor
 
 import ctypes
 import hashlib
+import threading
 import traceback
 from collections.abc import Callable
 from functools import partial
@@ -16,13 +17,20 @@ from poptorch._errors import Error, createPoptorchError
 from poptorch._logging import logger
 from poptorch._weights import DTYPES
 
+_inside = threading.local()
+
+
+def is_inside(program: Any) -> bool:
+    """Whether this thread runs a host call of ``program``; threads of the core do so too."""
+    return id(program) in getattr(_inside, "programs", ())
+
 
 def bind_host_calls(program: Any) -> int:
     """Give the program a function for each of its host calls; returns how many there are."""
     warned = set()
     calls = program.host_calls()
     for call in calls:
-        program.set_host_call(call["index"], _located(_bind(call), call))
+        program.set_host_call(call["index"], _located(_bind(call), call, id(program)))
         target = call["target"]
         # Printing is what the user asked for.
         if target not in warned and not target.startswith("poptorch::"):
@@ -36,16 +44,23 @@ def bind_host_calls(program: Any) -> int:
     return len(calls)
 
 
-def _located(run: Callable[[], None], call: dict[str, Any]) -> Callable[[], None]:
-    """``run`` with exceptions that say which op of the model failed."""
+def _located(run: Callable[[], None], call: dict[str, Any], program: int) -> Callable[[], None]:
+    """``run`` with exceptions that say which op of the model failed.
+
+    ``program`` is the ID of the program, not the program itself, which would keep itself alive.
+    """
 
     def located() -> None:
+        outer = getattr(_inside, "programs", ())
+        _inside.programs = (*outer, program)
         try:
             run()
         except Exception as exc:
             text = f"{call['target']} failed on the host: {type(exc).__name__}: {exc}"
             _drop_frames(exc)
             raise Error(text, type="host_call", location=call.get("where") or "") from exc
+        finally:
+            _inside.programs = outer
 
     return located
 

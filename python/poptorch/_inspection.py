@@ -37,7 +37,7 @@ class Anchor:
 
 
 def anchors_of(options: Options, batching: Batching, states: set[str]) -> list[Anchor]:
-    """The anchors of ``options``; raises if a mode of theirs can't be run.
+    """The anchors of ``options``.
 
     Programs of older versions write "Gradient___model.fc.weight" for a parameter "fc.weight";
     ``states`` are the names that there are.
@@ -49,9 +49,9 @@ def anchors_of(options: Options, batching: Batching, states: set[str]) -> list[A
         kind, _, state = name.rpartition("___")
         if state not in states and (plain := state.removeprefix("model.")) in states:
             name = f"{kind}___{plain}" if kind else plain
-        anchor = Anchor(short, name, OutputMode(mode), period)
-        batching.check_rule(anchor.mode, anchor.period)
-        found.append(anchor)
+        # A period longer than the call: the values of its last iteration.
+        period = min(period, batching.iterations)
+        found.append(Anchor(short, name, OutputMode(mode), period))
     return found
 
 
@@ -60,14 +60,22 @@ def anchors_of(options: Options, batching: Batching, states: set[str]) -> list[A
 _EVENTS = ("input", "input_complete", "output", "output_complete")
 
 
-def perf_counters(program: Any) -> dict[str, list[list[float]]]:
-    """Seconds of each event by tensor; nothing if ``program`` is None or has not run."""
-    times = [] if program is None else program.times
+def perf_counters(executable: Any) -> dict[str, list[list[float]]]:
+    """Seconds of each event by tensor; nothing if there is no program or it has not run."""
+    if executable is None:
+        return {event: [[]] for event in _EVENTS}
+    program, batching = executable.program, executable.batching
+    times, replicas = program.times, batching.replicas
+    every_step = range(batching.steps)
+    inputs = [every_step for _ in program.inputs]
+    outputs = [batching.returned_steps(*rule) for rule in executable.rules]
     counters = {}
     for column, event in enumerate(_EVENTS):
-        ports = [] if program is None else program.inputs if column < 2 else program.outputs
-        events = [row[column] for row in times]
-        counters[event] = [list(events) for _ in ports] or [[]]
+        # A run that was stopped has the times of its first micro-batches only.
+        counters[event] = [
+            [row[column] for i in steps for row in times[i * replicas : (i + 1) * replicas]]
+            for steps in (inputs if column < 2 else outputs)
+        ] or [[]]
     return counters
 
 
@@ -143,9 +151,10 @@ class Inspection:
     def getPerfCounters(self) -> dict[str, list[list[float]]]:
         """When inputs were asked for and there, and outputs ready and written, in the last call.
 
-        Seconds by event, tensor and micro-batch.
+        Seconds by event and tensor: of an input one per micro-batch, of an output as many as its
+        output mode returns.
         """
-        return perf_counters(self._program)
+        return perf_counters(self._executable)
 
     def getLatency(self) -> tuple[float, float, float]:
         """From the first input asked for to the last output written: min, max, average."""

@@ -13,6 +13,7 @@ import torch
 
 from poptorch._errors import createPoptorchError
 from poptorch._memory import check_memory
+from poptorch.capture.state import lock as capture_lock
 
 _plain = torch._C.DisableTorchFunctionSubclass
 
@@ -259,7 +260,9 @@ def wrap_module(module: torch.nn.Module, executor: Any) -> None:
         def state_dict(self, *args: Any, **kwargs: Any) -> Any:
             """Copies of the state with torch's own classes; equal tensors are copied once."""
             refresh()
-            return _plain_copy(super().state_dict(*args, **kwargs))
+            state = super().state_dict(*args, **kwargs)
+            with capture_lock:  # those of one step
+                return _plain_copy(state)
 
         def named_parameters(self, *args: Any, **kwargs: Any) -> Any:
             refresh()

@@ -473,5 +473,15 @@ class DataLoader(torch.utils.data.DataLoader):
 
 
 def _concatenate(batches: list[Any]) -> Any:
-    columns = zip(*([t for _, t in structure.tensors_of(b)] for b in batches), strict=True)
+    first = structure.tensors_of(batches[0], "batch")
+    # By name, because dicts may have their keys in another order.
+    others = [dict(structure.tensors_of(batch, "batch")) for batch in batches[1:]]
+    for other in others:
+        differing = other.keys() ^ {name for name, _ in first}
+        if differing:
+            raise createPoptorchError(
+                "Batches that are combined must hold the same tensors: only some have "
+                f"{', '.join(sorted(differing))}"
+            )
+    columns = ([tensor, *(other[name] for other in others)] for name, tensor in first)
     return structure.rebuild(batches[0], iter([torch.cat(column) for column in columns]))

@@ -2,18 +2,21 @@
 """``trainingModel`` and ``inferenceModel``: a module wrapped so that calling it runs its compiled
 program on virtual IPUs."""
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
 import torch
 
 from poptorch import _doors, _links, _rng_state, _state
-from poptorch._args import Bound, Preparer, Signature, Template, micro_batch
+from poptorch._args import Bound, Preparer, Signature, micro_batch, warn_of_dicts
 from poptorch._batching import Batching
 from poptorch._blocks import module_repr
 from poptorch._compiling import compile_model
 from poptorch._errors import createPoptorchError
-from poptorch._executable import Executable
+from poptorch._executable import NOT_READY, Executable
 from poptorch._inspection import Anchor, Inspection
 from poptorch._logging import logger
 from poptorch._memory import host_defaults
@@ -30,10 +33,13 @@ from poptorch._progress import Compilation
 from poptorch._reminders import Reminders
 from poptorch._replica_groups import Grouping, ParameterProxy
 from poptorch._suggest import did_you_mean
+from poptorch._template import Template
+from poptorch._torch_calls import real_tensors
 from poptorch._tracebacks import shorten
 from poptorch._version import __version__
 from poptorch._weights import StateMover
 from poptorch.capture.errors import excluding
+from poptorch.capture.state import lock as capture_lock
 from poptorch.enums import ConnectionType, MeanReductionStrategy, OutputMode
 from poptorch.optim import SGD
 from poptorch.optim import Optimizer as PoptorchOptimizer
@@ -60,6 +66,10 @@ class PoplarExecutor(Inspection):
         user_model: torch.nn.Module | None = None,
     ) -> None:
         self._options = _own_options(options, training)
+        # Held by whoever makes or takes away the program. Locks are taken in this order: an
+        # executor's, the turn of those that share tensors, that of captures (tensors of models have
+        # no values meanwhile), a program's; never those of two executors or of two programs.
+        self._lock = threading.RLock()
         self._training = training
         self._poptorch_version = poptorch_version
         self._user_model = user_model if user_model is not None else model
@@ -77,7 +87,7 @@ class PoplarExecutor(Inspection):
         self._rng_words: list[int] | None = None
         self._seed: int | None = None
 
-        self._sync = _state.WeightSync(self.copyWeightsToHost)
+        self._sync = _state.WeightSync(self._fetch_stale_weights)
         self._watch = _state.TensorWatch(self._user_model, self._sync)
         self._links = _links.Links()
         self._mover: StateMover | None = None
@@ -100,96 +110,132 @@ class PoplarExecutor(Inspection):
         The first call compiles the model. Arguments are those of the model's forward, with
         dimension 0 of every tensor holding all micro-batches of the call.
         """
-        executable = self._executable
-        if executable is None or not self._is_attached:
-            try:
-                executable = self._make_ready(args, kwargs)
-            except BaseException as error:
-                self._shorten(error)
-                raise
-        tensors = given = executable.match(args, kwargs)
-        if tensors is None:
-            tensors, given = self._checked_tensors(executable, args, kwargs)
-        for holder, key, value in self._reminders.assumed:
-            if holder[key] is not value:
-                self._reminders.tell()
-                break
-        if self._links:
-            self._follow_links()
-        if self._training:
-            optimizer = self._optimizer
-            if getattr(optimizer, "host_state_is_dirty", False):
-                self._write_optim_state_dict_if_needed()
-            # Before the run, because a run that is interrupted has trained as well.
-            self._sync.stale = True
-            # Schedulers warn unless the optimizer's step, which never runs here, was called.
-            optimizer._opt_called = True
-            if isinstance(optimizer, PoptorchOptimizer):
-                optimizer.ipu_state_is_dirty = True
-        return executable.call(tensors, given)
+        while True:
+            executable = self._executable
+            if executable is None or not self._is_attached:
+                try:
+                    executable = self._make_ready(args, kwargs)
+                except BaseException as error:
+                    self._shorten(error)
+                    raise
+            tensors = given = executable.match(args, kwargs)
+            if tensors is None:
+                tensors, given = self._checked_tensors(executable, args, kwargs)
+            for holder, key, value in self._reminders.assumed:
+                if holder[key] is not value:
+                    self._reminders.tell()
+                    break
+            sync = None
+            if self._training:
+                sync = self._sync
+                optimizer = self._optimizer
+                if getattr(optimizer, "host_state_is_dirty", False):
+                    self._links.refresh()
+                    with capture_lock, executable.exclusive():
+                        if executable.ready:
+                            self._write_optim_state_dict_if_needed()
+                # Schedulers warn unless the optimizer's step, which never runs here, was called.
+                optimizer._opt_called = True
+                if isinstance(optimizer, PoptorchOptimizer):
+                    optimizer.ipu_state_is_dirty = True
+            if self._links:
+                result = self._call_in_turn(executable, tensors, given, sync)
+            else:
+                result = executable.call(tensors, given, sync)
+            if result is not NOT_READY:
+                return result
 
     def _make_ready(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Executable:
         assert self._options.connection_type != ConnectionType.Never, (
             "Trying to run a model on an offline device: its connection type is "
             "poptorch.ConnectionType.Never"
         )
-        if self._executable is None:
-            self._compile(args, kwargs)
-        elif not self._is_attached:
-            self.attachToDevice()
-        assert self._executable is not None
-        return self._executable
+        with self._lock:  # one thread compiles, the others wait for it
+            if self._executable is None:
+                self._compile(args, kwargs)
+            elif not self._is_attached:
+                self.attachToDevice()
+            assert self._executable is not None
+            return self._executable
 
     def _checked_tensors(
         self, executable: Executable, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         """The tensors of a call as the program reads them, and as the caller passed them."""
-        bound = self._signature.bind(args, kwargs)
-        executable.template.check(bound)
-        executable.learn(args, kwargs, self._signature)
-        return self._prepare(bound, compiling=False).tensors(), bound.tensors()
+        leaves = executable.template.leaves(self._signature.bind(args, kwargs))
+        with real_tensors():
+            tensors = self._prepare(leaves)
+        if all(tensor is passed for tensor, (_, passed) in zip(tensors, leaves, strict=True)):
+            executable.learn(args, kwargs, self._signature, tensors)
+        return tensors, [tensor for _, tensor in leaves]
 
-    def _follow_links(self) -> None:
-        """Take over weights that another executor of the same tensors has trained."""
+    def _call_in_turn(
+        self, executable: Executable, tensors: Any, given: Any, sync: _state.WeightSync | None
+    ) -> Any:
+        """Run with the weights that other executors of the same tensors have trained."""
+        if sync is None:
+            self._follow_links(executable)
+            return executable.call(tensors, given, sync)
+        with _links.turn:
+            self._follow_links(executable)
+            return executable.call(tensors, given, sync)
+
+    def _follow_links(self, executable: Executable) -> None:
         if self._links.have_news():
             # At most one executor has weights that the host has not: the one that ran last.
             self._sync.refresh()
             self._links.refresh()
-            self._upload()
+            with capture_lock, executable.exclusive():
+                if executable.ready:
+                    self._upload()
 
     def _upload(self) -> None:
+        """Send the weights; others are refreshed before the program is held, never inside."""
         assert self._mover is not None
+        seen = self._links.versions()
         if self._mover.upload() and self._training:
             self._watch.start()  # of tensors that have taken the place of others
-        self._links.taken_over()
+        # Last, or another thread would run before the weights are there.
+        self._links.taken_over(seen)
 
     # Compiling -----------------------------------------------------------------------------------
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
         """Compile the model for arguments like these, without running it."""
-        if self._executable is not None:
-            logger.warning("Call to compile() ignored: model already compiled")
-            return
-        try:
-            self._compile(args, kwargs)
-        except BaseException as error:
-            self._shorten(error)
-            raise
+        with self._lock:
+            if self._executable is not None:
+                logger.warning("Call to compile() ignored: model already compiled")
+                return
+            try:
+                self._compile(args, kwargs)
+            except BaseException as error:
+                self._shorten(error)
+                raise
 
     def _shorten(self, error: BaseException) -> None:
         with excluding(self._options._source_location_excludes):
             shorten(error)
 
     def _compile(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        with real_tensors():
+            self._compile_for(args, kwargs)
+
+    def _compile_for(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         check_compilable(self._options, self._training)
         given = self._signature.bind(args, kwargs)
-        bound = self._prepare(given, compiling=True)
+        warn_of_dicts(given)
+        leaves = self._signature.leaves(given)
+        tensors = self._prepare(leaves)
+        bound = given.replaced(iter(tensors))
+        # Before forward can change them.
+        template = Template(self._signature, given)
         batching = Batching.of(self._options, self._training)
         micro = self._signature.as_called(micro_batch(bound, batching), args, kwargs)
-        if self._training and not _state.is_wrapped(self._user_model):
-            self._wrap()
         with self._compilation.running() as bar, host_defaults(self._training):
-            self._links.find(self._model, self._sync)
+            with capture_lock:
+                if self._training and not _state.is_wrapped(self._user_model):
+                    self._wrap()
+                self._links.find(self._model, self._sync)
             self._links.refresh()
             self._sync.refresh()
             settings = self._settings() if self._training else None
@@ -204,31 +250,48 @@ class PoplarExecutor(Inspection):
                 bar,
             )
         self._reminders.compiled()
-        template = Template(self._signature, given)
         program, captured = compiled.program, compiled.captured
-        executable = Executable(program, captured, batching, compiled.rules, template, bound)
-        executable.learn(args, kwargs, self._signature)
-        try:
-            infos = (*captured.params, *captured.buffers)
-            self._mover = StateMover(program, self._model, infos)
-            if settings is not None:
-                self._device_optimizer = DeviceOptimizer(
-                    program, self._optimizer, settings, compiled.parameters.name_of
+        names = [anchor.short for anchor in compiled.anchors if not anchor.is_state]
+        executable = Executable(program, captured, batching, compiled.rules, names, template)
+        if all(tensor is passed for tensor, (_, passed) in zip(tensors, leaves, strict=True)):
+            executable.learn(args, kwargs, self._signature, tensors)
+        infos = (*captured.params, *captured.buffers)
+        self._links.refresh()
+        # Nobody gets at the program before its weights are there.
+        with capture_lock, executable.exclusive():
+            try:
+                self._mover = StateMover(program, self._model, infos)
+                if settings is not None:
+                    self._device_optimizer = DeviceOptimizer(
+                        program, self._optimizer, settings, compiled.parameters.name_of
+                    )
+                self._executable = executable
+                self._anchors = compiled.anchors
+                self._executable_inputs = given.replaced(
+                    iter([torch.empty_like(t, device="meta") for t in tensors])
                 )
-            self._executable = executable
-            self._anchors = compiled.anchors
-            self._executable_inputs = given.replaced(
-                iter([torch.empty_like(t, device="meta") for t in given.tensors()])
-            )
-            self._seed = _rng_state.choose_seed(self._options)
-            _rng_state.seed_rng(program, self._seed)
-            if self._options.connection_type != ConnectionType.Never:
-                self._on_device_attach()
-        except BaseException:
-            self._forget_program()
-            raise
+                self._seed = _rng_state.choose_seed(self._options)
+                _rng_state.seed_rng(program, self._seed)
+                if self._options.connection_type != ConnectionType.Never:
+                    self._on_device_attach()
+            except BaseException:
+                self._forget_program()
+                raise
+
+    @contextmanager
+    def _exclusive(self) -> Iterator[None]:
+        """In here the program is there, is this executor's, and does not run."""
+        executable = self._executable
+        if executable is None:
+            raise createPoptorchError(_NOT_COMPILED)
+        with executable.exclusive():
+            if self._executable is not executable:  # destroyed while this thread waited
+                raise createPoptorchError(_NOT_COMPILED)
+            yield
 
     def _forget_program(self) -> None:
+        if self._executable is not None:
+            self._executable.ready = False
         self._executable = None
         self._executable_inputs = None
         self._mover = None
@@ -249,61 +312,84 @@ class PoplarExecutor(Inspection):
 
     def destroy(self) -> None:
         """Free the program, with the weights back on the host; the next call compiles again."""
-        if self._executable is not None:
-            if self._training:
-                self.copyWeightsToHostIfNeeded()
-                self._read_optim_state_dict_if_needed()
-            self._rng_words = self._rng_from_device()
-            self._forget_program()
-        if self._training and _state.is_wrapped(self._user_model):
-            self._sync.retired = True
-            self._watch.stop()
-            _state.unwrap_module(self._user_model)
+        with self._lock:
+            if self._executable is not None:
+                with capture_lock, self._exclusive():
+                    self._fetch_state()
+                    self._forget_program()
+            if self._training and _state.is_wrapped(self._user_model):
+                with capture_lock:
+                    self._sync.retired = True
+                    self._watch.stop()
+                    _state.unwrap_module(self._user_model)
+
+    def _fetch_state(self) -> None:
+        """Bring what the program has changed back to the host."""
+        if self._training:
+            self._sync.refresh()
+            self._read_optim_state_dict_if_needed()
+        self._rng_words = self._rng_from_device()
 
     def _wrap(self) -> None:
         _doors.install()
-        self._watch.check()
-        self._watch.start()
-        _state.wrap_module(self._user_model, self)
-        self._sync.retired = False
-        _links.announce(self, self._user_model)
+        with capture_lock:
+            self._watch.check()
+            self._watch.start()
+            _state.wrap_module(self._user_model, self)
+            self._sync.retired = False
+            _links.announce(self, self._user_model)
 
     # Weights -------------------------------------------------------------------------------------
 
     def copyWeightsToHostIfNeeded(self) -> bool:
         """Fetch the weights if the program has changed them; says whether it had."""
-        return self._sync.refresh()
+        with capture_lock:  # the model has its own tensors
+            return self._sync.refresh()
 
     def copyWeightsToHost(self) -> None:
         """Fetch the weights from the device."""
-        if self._mover is None:
-            raise createPoptorchError(_NOT_COMPILED)
-        self._mover.download()
-        self._sync.fetched()
+        with capture_lock, self._exclusive():
+            self._mover.download()
+            self._sync.fetched()
+
+    def _fetch_stale_weights(self) -> None:
+        executable = self._executable
+        if executable is None:
+            return  # destroyed by another thread, which has fetched them
+        with capture_lock, executable.exclusive():
+            if self._sync.stale and self._executable is executable:
+                self.copyWeightsToHost()
 
     def copyWeightsToDevice(self) -> None:
         """Send the weights to the device; what was trained since the last fetch is lost."""
-        if self._mover is None:
+        if self._executable is None:
             raise createPoptorchError(_NOT_COMPILED)
         self._links.refresh()
+        with capture_lock, self._exclusive():
+            self._upload_weights()
+
+    def _upload_weights(self) -> None:
+        self._sync.stale = False
         self._upload()
         self._sync.fetched()
 
     def copyNamedBuffersToDevice(self) -> None:
         """Send the buffers listed in ``Options.updatableNamedBuffers`` to the device."""
-        if self._mover is None:
+        if self._executable is None:
             raise createPoptorchError(_NOT_COMPILED)
         names = self._options._Popart.options.get("updatableNamedBuffers")
         if not names:
             raise createPoptorchError("No named buffers marked as updatable")
-        self._mover.upload(names)
+        with capture_lock, self._exclusive():
+            self._mover.upload(names)
 
     def load_state_dict(self, state_dict: dict[str, torch.Tensor], strict: bool = True) -> Any:
         """Load weights into the model, and send them to the device if it is attached."""
-        result = self._user_model.load_state_dict(state_dict, strict)
-        if self._is_attached:
-            self.copyWeightsToDevice()
-        return result
+        with self._lock:
+            result = self._user_model.load_state_dict(state_dict, strict)
+            if self._is_attached:
+                self.copyWeightsToDevice()
+            return result
 
     # Optimizer -----------------------------------------------------------------------------------
 
@@ -311,6 +397,10 @@ class PoplarExecutor(Inspection):
         """Use the values of ``optimizer`` from the next call on; nothing is compiled again."""
         if not self._training:
             raise createPoptorchError("setOptimizer is only for training models")
+        with self._lock:
+            self._set_optimizer(optimizer)
+
+    def _set_optimizer(self, optimizer: Any) -> None:
         settings = self._settings(optimizer)
         if self._device_optimizer is not None:
             self._check_strategy(optimizer)
@@ -322,8 +412,10 @@ class PoplarExecutor(Inspection):
             self._adopt_optimizer(optimizer)
         self._attribute_watch(optimizer, self._options._relax_optimizer_checks)
         if self._device_optimizer is not None and self._is_attached:
-            self._send(settings)
-            self._write_optim_state_dict_if_needed()
+            self._links.refresh()
+            with capture_lock, self._exclusive():
+                self._send(settings)
+                self._write_optim_state_dict_if_needed()
 
     def _send(self, settings: Settings) -> None:
         assert self._device_optimizer is not None
@@ -364,8 +456,9 @@ class PoplarExecutor(Inspection):
         if self._device_optimizer is None or not isinstance(optimizer, PoptorchOptimizer):
             return
         if optimizer.ipu_state_is_dirty:
-            optimizer.set_state_dict(self._device_optimizer.read())
-            optimizer.host_state_is_dirty = False
+            with self._exclusive():
+                optimizer.set_state_dict(self._device_optimizer.read())
+                optimizer.host_state_is_dirty = False
 
     def _write_optim_state_dict_if_needed(self) -> None:
         optimizer = self._optimizer
@@ -375,25 +468,30 @@ class PoplarExecutor(Inspection):
             settings = self._settings()
             self._device_optimizer.check(optimizer, settings)
             # State and weights belong together: what the host has of both goes to the device.
-            self.copyWeightsToHostIfNeeded()
-            self.copyWeightsToDevice()
-            self._device_optimizer.write(optimizer.get_state_dict())
-            self._send(settings)
-            optimizer.host_state_is_dirty = False
+            with self._exclusive():
+                self._sync.refresh()
+                self._upload_weights()
+                self._device_optimizer.write(optimizer.get_state_dict())
+                self._send(settings)
+                optimizer.host_state_is_dirty = False
 
     def _torch_state_to_host(self, updates: int) -> None:
         """Fetch the state of an optimizer of torch's, in torch's form; of ours, in its own."""
         if self._device_optimizer is None or isinstance(self._optimizer, PoptorchOptimizer):
             self._read_optim_state_dict_if_needed()
         else:
-            self._device_optimizer.read_torch(self._optimizer, updates)
+            with self._exclusive():
+                self._device_optimizer.read_torch(self._optimizer, updates)
 
     def _torch_state_to_device(self) -> None:
         """Send the state that an optimizer of torch's has on the host."""
         if self._device_optimizer is None or isinstance(self._optimizer, PoptorchOptimizer):
-            self._write_optim_state_dict_if_needed()
+            self._links.refresh()
+            with capture_lock:
+                self._write_optim_state_dict_if_needed()
         else:
-            self._device_optimizer.write_torch(self._optimizer)
+            with self._exclusive():
+                self._device_optimizer.write_torch(self._optimizer)
 
     # Device --------------------------------------------------------------------------------------
 
@@ -406,27 +504,29 @@ class PoplarExecutor(Inspection):
         assert self._options.connection_type != ConnectionType.Never, (
             "Trying to attach to an offline device"
         )
-        if self._executable is None:
-            raise createPoptorchError(_NOT_COMPILED)
-        if self._is_attached:
-            raise createPoptorchError("Device is already attached")
-        self._on_device_attach()
+        with self._lock:
+            if self._executable is None:
+                raise createPoptorchError(_NOT_COMPILED)
+            if self._is_attached:
+                raise createPoptorchError("Device is already attached")
+            self._links.refresh()
+            with capture_lock, self._exclusive():
+                self._on_device_attach()
 
     def detachFromDevice(self) -> None:
         """Take the program off its device, with weights and state back on the host."""
-        if self._executable is None:
-            raise createPoptorchError(_NOT_COMPILED)
-        if not self._is_attached:
-            raise createPoptorchError("Device is not attached")
-        if self._training:
-            self.copyWeightsToHostIfNeeded()
-            self._read_optim_state_dict_if_needed()
-        self._rng_words = self._rng_from_device()
-        self._is_attached = False
+        with self._lock:
+            if self._executable is None:
+                raise createPoptorchError(_NOT_COMPILED)
+            if not self._is_attached:
+                raise createPoptorchError("Device is not attached")
+            with capture_lock, self._exclusive():
+                self._fetch_state()
+                self._executable.ready = False
+                self._is_attached = False
 
     def _on_device_attach(self) -> None:
-        self._is_attached = True
-        self.copyWeightsToDevice()
+        self._upload_weights()
         if self._device_optimizer is not None:
             settings = self._settings()
             self._device_optimizer.check(self._optimizer, settings)
@@ -438,21 +538,25 @@ class PoplarExecutor(Inspection):
             self._write_optim_state_dict_if_needed()
         if self._rng_words is not None:
             self._rng_to_device(self._rng_words)
+        # Last: from now on other threads may run it.
+        self._executable.ready = True
+        self._is_attached = True
 
     # Random numbers ------------------------------------------------------------------------------
 
     def _rng_from_device(self) -> list[int] | None:
         if self._executable is None or self._seed is None:
             return None
-        return [self._seed, *_rng_state.read_rng(self._executable.program)]
+        with self._exclusive():
+            return [self._seed, *_rng_state.read_rng(self._executable.program)]
 
     def _rng_to_device(self, words: list[int]) -> None:
-        assert self._executable is not None
-        self._seed = words[0]
-        if len(words) == 1:
-            _rng_state.seed_rng(self._executable.program, words[0])
-        else:
-            _rng_state.write_rng(self._executable.program, words[1:])
+        with self._exclusive():
+            self._seed = words[0]
+            if len(words) == 1:
+                _rng_state.seed_rng(self._executable.program, words[0])
+            else:
+                _rng_state.write_rng(self._executable.program, words[1:])
 
     @property
     def rng_state(self) -> list[int] | None:

@@ -123,6 +123,15 @@ class Capture:
         indented = [f"  {line.strip()}" for line in lines]
         return "\n".join([*self._head, *indented, *self._tail]) + "\n"
 
+    def output_names(self) -> dict[int, str]:
+        """How messages call the outputs that forward returned."""
+        names: dict[int, str] = {}
+        paths = structure.tensors_of(self._result, "result")
+        for (path, _), (kind, leaf) in zip(paths, self._leaves, strict=True):
+            if kind == "value":
+                names.setdefault(leaf, path)
+        return names
+
     def rebuild(self, tensors):
         """What forward returned, with its tensors replaced by the program's outputs.
 

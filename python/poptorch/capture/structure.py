@@ -1,9 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Flattening of arguments and results: tensors are leaves, all else is part of the structure."""
 
+import copy
+import dataclasses
+from collections import UserDict, deque
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 
-_NUMBERED = (list, tuple)
+_NUMBERED = (list, tuple, deque)
 # type -> parser with yieldTensors(struct) and reconstruct(original, iterator); filled by
 # registerCustomArgParser.
 custom_parsers = {}
@@ -24,6 +30,51 @@ def is_namedtuple(value):
     return isinstance(value, tuple) and hasattr(value, "_fields")
 
 
+def is_numbered(value: Any) -> bool:
+    """Whether a value is a list, a tuple or a queue."""
+    return isinstance(value, _NUMBERED)
+
+
+def is_dataclass(value: Any) -> bool:
+    """Whether a value is an instance of a dataclass that holds tensors.
+
+    One without tensors is a constant like any other object.
+    """
+    if not dataclasses.is_dataclass(value) or isinstance(value, (type, torch.nn.Module)):
+        return False
+    return _holds_tensor(value, set())
+
+
+def is_mapping(value: Any) -> bool:
+    """Whether a value is a dict, or a mapping of another type that holds tensors."""
+    if isinstance(value, dict):
+        return True
+    return isinstance(value, Mapping) and _holds_tensor(value, set())
+
+
+def fields_of(value: Any) -> dict[str, Any]:
+    """The fields of a dataclass by name."""
+    names = [field.name for field in dataclasses.fields(value)]
+    return {name: getattr(value, name) for name in names if hasattr(value, name)}
+
+
+def _holds_tensor(value: Any, seen: set[int]) -> bool:
+    if isinstance(value, torch.Tensor):
+        return True
+    if id(value) in seen:  # refers to itself
+        return False
+    seen.add(id(value))
+    if isinstance(value, _NUMBERED):
+        items = value
+    elif isinstance(value, Mapping):
+        items = value.values()
+    elif dataclasses.is_dataclass(value) and not isinstance(value, (type, torch.nn.Module)):
+        items = fields_of(value).values()
+    else:
+        return parser_for(value) is not None
+    return any(_holds_tensor(item, seen) for item in items)
+
+
 def tensors_of(value, path="", out=None):
     """List of (path, tensor) for all tensors inside a structure, in a fixed order."""
     out = [] if out is None else out
@@ -40,9 +91,12 @@ def tensors_of(value, path="", out=None):
     elif isinstance(value, _NUMBERED):
         for i, item in enumerate(value):
             tensors_of(item, f"{path}[{i}]", out)
-    elif isinstance(value, dict):
+    elif is_mapping(value):
         for key, item in value.items():
             tensors_of(item, f"{path}[{key!r}]" if path else str(key), out)
+    elif is_dataclass(value):
+        for name, item in fields_of(value).items():
+            tensors_of(item, f"{path}.{name}", out)
     return out
 
 
@@ -55,16 +109,32 @@ def rebuild(value, leaves):
         return parser.reconstruct(value, leaves)
     if is_namedtuple(value):
         return type(value)(*[rebuild(v, leaves) for v in value])
+    if isinstance(value, deque):
+        return type(value)([rebuild(v, leaves) for v in value], value.maxlen)
     if isinstance(value, _NUMBERED):
         return type(value)([rebuild(v, leaves) for v in value])
-    if isinstance(value, dict):
-        items = {k: rebuild(v, leaves) for k, v in value.items()}
-        if type(value) is dict:
-            return items
-        if hasattr(value, "default_factory"):
-            return type(value)(value.default_factory, items)
-        return type(value)(items)
+    if is_mapping(value):
+        return _mapping_like(value, {k: rebuild(v, leaves) for k, v in value.items()})
+    if is_dataclass(value):
+        # Not through its constructor, which may want, check or compute something else.
+        result = copy.copy(value)
+        for name, item in fields_of(value).items():
+            object.__setattr__(result, name, rebuild(item, leaves))
+        return result
     return value
+
+
+def _mapping_like(value: Mapping[Any, Any], items: dict[Any, Any]) -> Any:
+    """A mapping of the type of ``value`` with other items."""
+    if type(value) is dict:
+        return items
+    if isinstance(value, UserDict):
+        result = copy.copy(value)
+        result.data = items
+        return result
+    if hasattr(value, "default_factory"):
+        return type(value)(value.default_factory, items)
+    return type(value)(items)
 
 
 def argument_leaves(args, kwargs):

@@ -6,6 +6,8 @@ the call that is being captured can be computed when somebody asks: only the nod
 on the real inputs and weights.
 """
 
+from collections import Counter
+
 import torch
 import torch.fx
 
@@ -73,15 +75,18 @@ class Replay:
         tracer = private.running_tracer()
         wanted = [private.node_of(t, tracer) for t in tensors]
         written = self._written.of(tracer.graph)
-        # Memory that is written to holds other values at other times: no use keeping those.
-        for node in [n for n in self._values if not written.isdisjoint(_storages_of(n))]:
-            del self._values[node]
-        needed = self._needed(tracer.graph, wanted)
-        with torch.no_grad(), torch.autocast("cpu", enabled=False):
-            found = private.without_modes(lambda: self._run(tracer, needed, written, wanted))
-        # As in eager, what nobody can use any more is freed.
+        # As in eager, what nobody can use any more is freed. Memory that is written to holds other
+        # values at other times: no use keeping those either.
         alive = private.live_nodes(tracer)
-        self._values = {n: v for n, v in self._values.items() if n in alive}
+        self._values = {
+            n: v
+            for n, v in self._values.items()
+            if n in alive and written.isdisjoint(_storages_of(n))
+        }
+        needed, kept = self._needed(tracer.graph, wanted), alive.union(wanted)
+        with torch.no_grad(), torch.autocast("cpu", enabled=False):
+            private.without_modes(lambda: self._run(tracer, needed, written, kept))
+            found = private.without_modes(lambda: [self._values[n].clone() for n in wanted])
         return found, any(not self._random.isdisjoint(_storages_of(n)) for n in wanted)
 
     def _needed(self, graph: torch.fx.Graph, wanted: list) -> list[torch.fx.Node]:
@@ -105,8 +110,10 @@ class Replay:
         return found[::-1]
 
     def _run(
-        self, tracer: object, nodes: list[torch.fx.Node], written: set[int], wanted: list
-    ) -> list[torch.Tensor]:
+        self, tracer: object, nodes: list[torch.fx.Node], written: set[int], kept: set
+    ) -> None:
+        """Compute nodes, in order; only the values of `kept` stay when they are not needed."""
+        uses = Counter(operand for node in nodes for operand in node.all_input_nodes)
         places = {
             n: i for i, n in enumerate(x for x in tracer.graph.nodes if x.op == "placeholder")
         }
@@ -126,7 +133,10 @@ class Replay:
             operands = (s for operand in node.all_input_nodes for s in _storages_of(operand))
             if node in self._draws or not self._random.isdisjoint(operands):
                 self._random.update(_storages_of(node), _written_by(node))
-        return [self._values[node].clone() for node in wanted]
+            for operand in node.all_input_nodes:
+                uses[operand] -= 1
+                if not uses[operand] and operand not in kept:
+                    del self._values[operand]
 
     def _call(self, node: torch.fx.Node) -> object:
         if isinstance(node.target, torch._ops.OpOverload) and private.is_random(node.target):

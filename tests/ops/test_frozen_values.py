@@ -395,3 +395,11 @@ def test_hooks_of_gradients_may_read():
 def test_the_option_is_checked():
     with pytest.raises(ValueError, match="valuesReadInForward"):
         poptorch.Options().valuesReadInForward("sometimes")
+
+
+def test_values_are_read_in_inference_mode_too():
+    for body in (_branch, _asserted, _loop, lambda m, x: x * x.max().item()):
+        model = Model(body)
+        with torch.inference_mode():
+            actual = poptorch.inferenceModel(model, options=quiet())(_x())
+            torch.testing.assert_close(actual, model(_x()))

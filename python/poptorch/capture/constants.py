@@ -15,7 +15,8 @@ aten = torch.ops.aten
 
 # Larger tensors are data, not decisions; remembering how to make them again would keep them alive.
 MOST_ELEMENTS = 1 << 20
-_READ = aten._local_scalar_dense.default
+# The last two arrive whole in inference mode.
+_READS = {aten._local_scalar_dense.default, aten.item.default, aten.is_nonzero.default}
 _INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64)
 _UNDEFINED = {"aten::empty", "aten::empty_strided", "aten::empty_like", "aten::new_empty"}
 
@@ -67,7 +68,7 @@ def is_dynamic(value):
 
 def draws(func, args):
     """Whether a call lets Python read a value that is known only by drawing random numbers."""
-    recipe = _recipe_of(args[0]) if func is _READ else None
+    recipe = _recipe_of(args[0]) if func in _READS else None
     return isinstance(recipe, Recipe) and recipe.random
 
 
@@ -169,7 +170,7 @@ def static_form(func, args, kwargs):
     if func not in _FROM_DATA:
         return None
     leaves, spec = pytree.tree_flatten((args, kwargs))
-    known = [value_of(t, func is _READ) if isinstance(t, torch.Tensor) else t for t in leaves]
+    known = [value_of(t, func in _READS) if isinstance(t, torch.Tensor) else t for t in leaves]
     if any(v is None and t is not None for v, t in zip(known, leaves, strict=True)):
         return None
     own, named = pytree.tree_unflatten(known, spec)
@@ -188,7 +189,7 @@ _INDEXED = {
     aten._index_put_impl_.default,
 }
 _FROM_DATA = {
-    _READ,
+    *_READS,
     aten.equal.default,
     aten.allclose.default,
     aten.nonzero.default,

@@ -145,9 +145,9 @@ def _width(entry: Any) -> int:
     return 1
 
 
-def _taken(views: DynamicViews, x: torch.Tensor, entries: list[Any]) -> tuple | None:
+def _taken(views: DynamicViews, x: torch.Tensor, entries: list[Any], take: Any) -> tuple | None:
     """(x with the rows of all dynamic entries, the index that is left), or None if there are no
-    such entries that can be followed."""
+    such entries that can be followed. take(x, dim, rows) gives the rows of one."""
     rank = sum(map(_width, entries))
     dim, done = 0, False
     for i, entry in enumerate(entries):
@@ -163,7 +163,7 @@ def _taken(views: DynamicViews, x: torch.Tensor, entries: list[Any]) -> tuple | 
             else:
                 rows, entries[i] = _wrapped(entry, length), 0
             if rows is not None:
-                x, done = views.take(x, dim, rows), True
+                x, done = take(x, dim, rows), True
         dim += _width(entry)
     return (x, tuple(entries)) if done else None
 
@@ -181,7 +181,8 @@ def _getitem(mode: Any, func: Any, args: tuple, kwargs: dict) -> Any:
     x, index = args
     if not _has_tensors(index):
         return NotImplemented
-    found = _taken(mode.session.views, x, _in_tuple(index))
+    views = mode.session.views
+    found = _taken(views, x, _in_tuple(index), views.take)
     return ragged.getitem(mode, x, index) if found is None else found[0][found[1]]
 
 
@@ -189,11 +190,18 @@ def _setitem(mode: Any, func: Any, args: tuple, kwargs: dict) -> Any:
     x, index, value = args
     if not _has_tensors(index):
         return NotImplemented
-    found = _taken(mode.session.views, x, _in_tuple(index))
+    parts = []
+
+    def take(x: torch.Tensor, dim: int, rows: torch.Tensor) -> torch.Tensor:
+        parts.append((x, dim, rows, x.index_select(dim, rows)))
+        return parts[-1][-1]
+
+    found = _taken(mode.session.views, x, _in_tuple(index), take)
     if found is None:
         return NotImplemented
     found[0][found[1]] = value
-    mode.session.views.sync()  # while the tensor that autograd knows is there
+    for whole, dim, rows, part in reversed(parts):
+        whole.index_copy_(dim, rows, part)
     return None
 
 

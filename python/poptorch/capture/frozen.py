@@ -15,7 +15,13 @@ aten = torch.ops.aten
 
 FREEZE, CHECK, ERROR = MODES = ("freeze", "check", "error")
 # Ops that give Python a value.
-READS = {aten._local_scalar_dense.default, aten.equal.default, aten.allclose.default}
+READS = {
+    aten._local_scalar_dense.default,
+    aten.item.default,
+    aten.is_nonzero.default,
+    aten.equal.default,
+    aten.allclose.default,
+}
 # More than this is data, not a decision.
 MOST_ELEMENTS = 1024
 _SHOWN_ELEMENTS = 8
@@ -69,7 +75,9 @@ class Frozen:
         fixed = random or (len(tensors) == 2 and tensors[0].shape != tensors[1].shape)
         if self.checking and not fixed:
             with torch._C.DisableTorchFunction():
-                if func is aten._local_scalar_dense.default:
+                if func is aten.is_nonzero.default:
+                    differs = (tensors[0] == 0).any() if value else (tensors[0] != 0).any()
+                elif len(tensors) == 1:
                     differs = _differs(tensors[0], real[0])
                 else:
                     close = torch.isclose if func is aten.allclose.default else torch.eq

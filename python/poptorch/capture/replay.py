@@ -65,6 +65,7 @@ class Replay:
 
     def __init__(self, sources: list[torch.Tensor]) -> None:
         self._sources = sources
+        self._places: dict[torch.fx.Node, torch.Tensor] = {}  # placeholder -> real tensor
         self._values: dict[torch.fx.Node, object] = {}
         self._draws: dict[torch.fx.Node, torch.Tensor] = {}  # random node -> state before it
         self._written = WrittenMemory()
@@ -83,13 +84,15 @@ class Replay:
             for n, v in self._values.items()
             if n in alive and written.isdisjoint(_storages_of(n))
         }
-        needed, kept = self._needed(tracer.graph, wanted), alive.union(wanted)
+        needed, kept = self._needed(tracer.graph, wanted, written), alive.union(wanted)
         with torch.no_grad(), torch.autocast("cpu", enabled=False):
             private.without_modes(lambda: self._run(tracer, needed, written, kept))
             found = private.without_modes(lambda: [self._values[n].clone() for n in wanted])
         return found, any(not self._random.isdisjoint(_storages_of(n)) for n in wanted)
 
-    def _needed(self, graph: torch.fx.Graph, wanted: list) -> list[torch.fx.Node]:
+    def _needed(
+        self, graph: torch.fx.Graph, wanted: list, written: set[int]
+    ) -> list[torch.fx.Node]:
         """The nodes to run, in order: the operands of what is wanted, and writes to memory that
         these read."""
         needed, memory = set(), set()
@@ -97,16 +100,19 @@ class Replay:
         def need(node: torch.fx.Node) -> None:
             if node not in self._values:
                 needed.add(node)
-                memory.update(_storages_of(node))
+                memory.update(written.intersection(_storages_of(node)))
 
         for node in wanted:
             need(node)
         found = []
         for node in reversed(graph.nodes):
-            if node in needed or not memory.isdisjoint(_written_by(node)):
+            if node in needed or (memory and not memory.isdisjoint(_written_by(node))):
                 found.append(node)
+                needed.discard(node)
                 for operand in node.all_input_nodes:
                     need(operand)
+            if not needed and not memory:
+                break
         return found[::-1]
 
     def _run(
@@ -114,12 +120,12 @@ class Replay:
     ) -> None:
         """Compute nodes, in order; only the values of `kept` stay when they are not needed."""
         uses = Counter(operand for node in nodes for operand in node.all_input_nodes)
-        places = {
-            n: i for i, n in enumerate(x for x in tracer.graph.nodes if x.op == "placeholder")
-        }
+        if not self._places:
+            sources = [n for n in tracer.graph.nodes if n.op == "placeholder"]
+            self._places = dict(zip(sources, self._sources, strict=True))
         for node in nodes:
             if node.op == "placeholder":
-                value = self._sources[places[node]].detach()
+                value = self._places[node].detach()
                 check_memory(value, "A tensor whose values forward reads")
                 value = value.to(node.meta["val"].dtype)
             elif node.op == "get_attr":

@@ -281,7 +281,7 @@ def wrap_module(module: torch.nn.Module, executor: Any) -> None:
             executor.destroy()
 
         def __copy__(self) -> Any:
-            result = type(self).__new__(type(self))
+            result = object.__new__(type(self))
             result.__dict__.update(self.__dict__)
             return result
 
@@ -307,8 +307,8 @@ def unwrap_module(module: torch.nn.Module) -> None:
 
 def shallow_copy(module: torch.nn.Module) -> torch.nn.Module:
     """A module of the user's class that shares tensors and children with ``module``."""
-    cls = original_class(module)
-    result = cls.__new__(cls)
+    # Not through __new__ of the class: that of a torch.fx.GraphModule makes a class per object.
+    result = object.__new__(original_class(module))
     result.__dict__.update(module.__dict__)
     return result
 

@@ -37,12 +37,17 @@ _LOSS_NAMES = (
     "multilabel_soft_margin_loss nll_loss nll_loss2d nll_loss_nd poisson_nll_loss smooth_l1_loss "
     "soft_margin_loss triplet_margin_loss triplet_margin_with_distance_loss"
 ).split()
-# The same name in three namespaces is three functions.
+# The same name in three namespaces is three functions; programs of torch.export call the ATen ops.
 LOSSES = frozenset(
     getattr(space, name)
     for space in (F, torch, torch._C._nn)
     for name in _LOSS_NAMES
     if hasattr(space, name)
+) | frozenset(
+    getattr(packet, overload)
+    for packet in (getattr(torch.ops.aten, name, None) for name in _LOSS_NAMES)
+    if packet is not None
+    for overload in packet.overloads()
 )
 
 
@@ -68,12 +73,16 @@ def identity_loss(x, reduction):
     computes the reduction.
     """
     assert reduction in ("sum", "mean", "none"), "Unsupported reduction type!"
+    if isinstance(x, torch.fx.Proxy):  # symbolic_trace: the call stays one in the traced model
+        return x.tracer.create_proxy("call_function", identity_loss, (x, reduction), {})
     session = state.current()
     marks = session is not None and session.in_forward and session.training
     if reduction == "none":
         value = x if marks and x.grad_fn is not None else x.clone()
     else:
         value = x.sum() if reduction == "sum" else x.mean()
+    if torch.compiler.is_exporting():
+        return library.ops.exported_loss(value)
     return mark_loss(session, value) if marks else value
 
 
@@ -401,7 +410,12 @@ def _linear_cross_entropy(mode, func, args, kwargs):
         return private.functional_body(func)(**given).to(dtype)
 
 
+def _exported_loss(mode, func, args, kwargs):
+    return identity_loss(*args, "none")
+
+
 HANDLERS = {
+    library.ops.exported_loss.default: _exported_loss,
     F.scaled_dot_product_attention: _attention,
     F.dropout: _dropout,
     F.pad: _pad,

@@ -9,6 +9,7 @@ import torch
 
 _lib = torch.library.Library("tessera", "DEF")
 _lib.define("mark_loss(Tensor x) -> Tensor")
+_lib.define("exported_loss(Tensor x) -> Tensor")  # the mark in a program of torch.export
 _lib.define("loss_seed(Tensor loss) -> Tensor")
 _lib.define("checkpoint(Tensor x) -> Tensor")
 _lib.define(
@@ -43,8 +44,13 @@ aten = torch.ops.aten
 @torch.library.register_fake("tessera::checkpoint", lib=_lib)
 @torch.library.register_fake("tessera::loss_seed", lib=_lib)
 @torch.library.register_fake("tessera::mark_loss", lib=_lib)
+@torch.library.register_fake("tessera::exported_loss", lib=_lib)
 def _(x):
     return torch.empty_like(x, memory_format=torch.contiguous_format)
+
+
+_lib.impl("exported_loss", torch.clone, "CPU")
+torch.library.register_autograd("tessera::exported_loss", lambda _, grad: grad, lib=_lib)
 
 
 @torch.library.register_fake("tessera::sdpa", lib=_lib)

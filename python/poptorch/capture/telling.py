@@ -16,6 +16,7 @@ from . import _torch_private as private
 from . import errors, state
 from .advice import advice_for
 
+_LONG_NAME = 200
 _LARGE = 1 << 24  # elements; more are not made only for a message
 _FAKE = re.compile(r"\b(torch\._subclasses\.fake_tensor\.)?FakeTensor\b(\(\.\.\., )?")
 
@@ -159,4 +160,6 @@ def _module_of(error, session):
             found = trace.tb_frame.f_locals.get("self")
         trace = trace.tb_next
     name = session.scope_of(found)
+    if name and len(name) > _LONG_NAME:
+        name = f"{name[:20]}...{name[-20:]}"
     return f", in module {name} ({type(found).__name__})" if name else ""

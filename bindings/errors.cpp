@@ -3,6 +3,8 @@
 // as strings.
 #include <nanobind/nanobind.h>
 
+#include <string>
+
 #include "base/error.h"
 #include "bindings.h"
 
@@ -13,12 +15,18 @@ namespace {
 
 PyObject* error_type = nullptr;
 
+// File names in a message need not be UTF-8.
+nb::object text(const std::string& s) {
+  return nb::steal(
+      PyUnicode_DecodeUTF8(s.data(), static_cast<Py_ssize_t>(s.size()), "backslashreplace"));
+}
+
 void raise(const Error& error, const char* type) {
-  const char* message = error.what();
+  const nb::object message = text(error.what());
   nb::object e = nb::handle(error_type)(message);
-  e.attr("message") = nb::str(message);
+  e.attr("message") = message;
   e.attr("type") = nb::str(type);
-  e.attr("location") = nb::str(error.location().c_str());
+  e.attr("location") = text(error.location());
   PyErr_SetObject(error_type, e.ptr());
 }
 

@@ -8,6 +8,7 @@
 
 #include <chrono>
 
+#include "base/env.h"
 #include "bindings.h"
 #include "session/narrow.h"
 #include "session/session.h"
@@ -75,7 +76,7 @@ CompileOptions read_options(const std::string& text) {
   rule("location_weight", o.placement.weights);
   rule("location_optimizer", o.placement.optimizer);
   rule("location_accumulator", o.placement.accumulators);
-  o.run.trace = get("trace", std::string());
+  o.run.trace = env::trace();
   o.anchors = get("anchors", std::vector<std::string>());
   return o;
 }

@@ -14,7 +14,8 @@ namespace tessera {
   ROW(debug, "TESSERA_DEBUG", "0", "1 a line per compile, 2 pass timings, 4 IR after each pass") \
   ROW(disable_passes, "TESSERA_DISABLE_PASSES", "",                                              \
       "names of passes to leave out, separated by commas")                                       \
-  ROW(dump, "TESSERA_DUMP", "", "directory for the IR after each pass that changed it")
+  ROW(dump, "TESSERA_DUMP", "", "directory for the IR after each pass that changed it")          \
+  ROW(trace, "TESSERA_TRACE", "", "file for the timeline of a call on several IPUs")
 
 namespace env {
 #define ROW(name, variable, fallback, doc) std::string name();

@@ -198,7 +198,6 @@ def _core_options(
             **location_options(options),
             # PopART's enumeration has 0 for "no recomputation".
             "recompute": options._Popart.options.get("autoRecomputation") != 0,
-            "trace": os.environ.get("TESSERA_TRACE", ""),
             **_precision_options(options._Popart.options),
             "threads": _thread_count(),
             "seed": options.random_seed if options.exists("random_seed") else 0,

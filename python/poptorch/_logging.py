@@ -37,7 +37,9 @@ class _Formatter(logging.Formatter):
         # A copy, because other handlers see the same record.
         copied = logging.makeLogRecord(record.__dict__)
         copied.levelname = shown
-        return super().format(copied)
+        text = super().format(copied)
+        # File names that are not UTF-8 can't be written otherwise.
+        return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 class _RepeatLimit(logging.Filter):

@@ -16,6 +16,7 @@ from torch._subclasses.fake_tensor import (
     FakeTensor,
     FakeTensorMode,
 )
+from torch.fx.experimental import proxy_tensor
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, get_proxy_slot, make_fx
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
@@ -203,9 +204,9 @@ def _check_rnn_input(check, module, given, batch_sizes):
 @contextlib.contextmanager
 def patched_torch():
     """While capturing: checkpoint runs plainly, RNNs decompose and may mix types, tensors are
-    printed without values, neither distributions nor masks of transformers are looked at, and
-    libraries see that a compiler is at work, so that they put no tensor of the capture into their
-    caches."""
+    printed without values, neither distributions nor masks of transformers are looked at, torch
+    logs no traces (it can't if a file name is not UTF-8), and libraries see that a compiler is at
+    work, so that they put no tensor of the capture into their caches."""
     saved_function = torch_checkpoint.CheckpointFunction
     saved_generator = torch_checkpoint._checkpoint_without_reentrant_generator
     distribution = torch.distributions.Distribution
@@ -219,6 +220,8 @@ def patched_torch():
     transformer._detect_is_causal_mask = functools.partial(_is_causal_mask, detect)
     text = torch._tensor_str._str
     torch._tensor_str._str = functools.partial(_tensor_text, text)
+    log_trace = proxy_tensor.trace_structured
+    proxy_tensor.trace_structured = lambda *_args, **_kwargs: None
     rnn = torch.nn.RNNBase
     check = rnn.check_input
     rnn.check_input = functools.partialmethod(functools.partial(_check_rnn_input, check))
@@ -233,6 +236,7 @@ def patched_torch():
         torch._C._set_mkldnn_enabled(mkldnn)
         transformer._detect_is_causal_mask = detect
         torch._tensor_str._str = text
+        proxy_tensor.trace_structured = log_trace
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ import math
 import torch
 
 from ._torch_private import without_modes
+from .errors import printable
 from .rows import DOUBLE_ROWS, ON_BOOLS, RULES
 
 DTYPE_TEXT = {
@@ -406,7 +407,8 @@ class Writer:
         for tag, k in locations.items():
             way = "bwd" if tag.backward else "fwd"
             place = f"{way} {tag.ipu} {tag.stage} {tag.phase}"
-            tail.append(f"loc !{k} {quote(tag.file)} {tag.line} {quote(tag.scope)} {place}")
+            file = quote(printable(tag.file))
+            tail.append(f"loc !{k} {file} {tag.line} {quote(tag.scope)} {place}")
         return head, tail, live, list(locations)
 
     def _live(self, roots):

@@ -157,6 +157,13 @@ class WorkerProcess:
         self._finalize()
 
 
+def stay_at_exit() -> None:
+    """Keep a daemon thread that reads from a worker while Python exits from telling of it: the
+    worker is ended by then, and so will be the thread."""
+    if util.is_exiting():
+        threading.Event().wait()
+
+
 @contextlib.contextmanager
 def _interrupts_later() -> Iterator[None]:
     """Ctrl-C while a process is being started would leave it without an owner."""
@@ -188,10 +195,11 @@ def _start(process: Any, strategy: SharingStrategy) -> None:
         if getattr(server, "_preload_modules", None) == ["__main__"]:
             # Every worker would import torch again, if the program's main module does not.
             forkserver.set_forkserver_preload(["__main__", "poptorch"])
-    if strategy in (SharingStrategy.Fork, SharingStrategy.ForkServer):
+    if strategy == SharingStrategy.Fork:
         process.start()
         return
-    # Until the worker has its handler, Ctrl-C would make it print a traceback from its imports.
+    # Until the worker has its handler, Ctrl-C would make it, or the server that forks it, print a
+    # traceback from its imports.
     resource_tracker.ensure_running()
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:

@@ -328,13 +328,14 @@ def main(plan: Plan) -> None:
             raise KeyboardInterrupt
 
     signal.signal(signal.SIGINT, interrupted)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    for other in plan.others:
-        other.close()
-    _end_with_parent()
-    torch.set_num_threads(1)  # the cores are the model's, and OpenMP does not survive a fork
     with contextlib.suppress(_Stopped, KeyboardInterrupt, BrokenPipeError):
+        # A signal that came while the process was being started is handled here.
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        for other in plan.others:
+            other.close()
+        _end_with_parent()
+        torch.set_num_threads(1)  # the cores are the model's, and OpenMP does not survive a fork
         _run(plan)
 
 

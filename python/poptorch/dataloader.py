@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import IterableDataset
 
 from poptorch._data_partition import partition
-from poptorch._data_process import WorkerEnded, WorkerProcess
+from poptorch._data_process import WorkerEnded, WorkerProcess, stay_at_exit
 from poptorch._data_ring import PUBLISHED, RELEASED, SLEEPING, WANTED, WHOLE
 from poptorch._data_worker import ROWS_OF_FIRST, Form, SkeletonReader
 from poptorch._errors import createPoptorchError
@@ -129,15 +129,31 @@ class AsynchronousDataAccessor:
         return len(dataset) * self._form.rows // size
 
     def __iter__(self) -> "AsynchronousDataAccessor":
+        try:
+            self._next_epoch()
+        except Exception:
+            stay_at_exit()
+            raise
+        return self
+
+    def _next_epoch(self) -> None:
         worker = self._running_worker()
         if self._wanted < 0 or self._started or self._over is not None:
             self._started, self._over = False, None
             self._wanted += 1
             self._words[WANTED] = self._wanted
             worker.wake()
-        return self
 
     def __next__(self) -> Any:
+        try:
+            return self._next_batch()
+        except StopIteration:
+            raise
+        except Exception:
+            stay_at_exit()
+            raise
+
+    def _next_batch(self) -> Any:
         worker, words = self._worker, self._words
         if worker is None or self._over is not None or self._wanted < 0:
             self._begin()
@@ -172,7 +188,7 @@ class AsynchronousDataAccessor:
             raise AssertionError(f"{_FETCHER_ERROR}:\n{self._over}")
         if self._over is not None:
             raise StopIteration
-        iter(self)
+        self._next_epoch()
 
     def _running_worker(self) -> WorkerProcess:
         assert self._death is None, f"{_FETCHER_ERROR}: {self._death}"

@@ -8,6 +8,7 @@ import torch
 
 from poptorch._errors import createPoptorchError
 from poptorch._memory import address, check_memory
+from poptorch._state import original_class
 from poptorch.capture.state import lock
 
 _plain = torch._C.DisableTorchFunctionSubclass
@@ -65,7 +66,7 @@ class StateMover:
         self._known = {name: id(tensor) for name, tensor in now.items()}
         pairs = [(name, view) for name, info in self._infos.items() for view, _ in info.views]
         self._views = {(a, b): _relation(now[a], now[b]) for a, b in pairs}
-        self._kinds = self._module_kinds()
+        self._modules = dict(model.named_modules(remove_duplicate=False))
 
     def tensors(self) -> Iterator[torch.Tensor]:
         """The host's tensors that have a state."""
@@ -97,38 +98,46 @@ class StateMover:
 
     # Tensors of the model that were replaced since it was compiled --------------------------------
 
-    def _module_kinds(self) -> dict[str, type]:
-        modules = self._model.named_modules(remove_duplicate=False)
-        return {name: type(module) for name, module in modules if name}
-
     def _take_over(self) -> bool:
         """Use the tensors that the model has now, if the program fits them."""
         now = {name: tensor for name, tensor, _ in named_state(self._model)}
-        if now.keys() != self._known.keys():
-            changed = ", ".join(sorted(now.keys() ^ self._known.keys()))
-            raise createPoptorchError(
-                f"The model has got or lost parameters or buffers since it was compiled "
-                f"({changed}): {_AGAIN}."
-            )
+        known = {name: id(tensor) for name, tensor in now.items()}
         for (name, view), relation in self._views.items():
-            if _relation(now[name], now[view]) != relation:
+            if _relation(now.get(name), now.get(view)) != relation:
                 raise createPoptorchError(
                     f"{name} and {view} shared their memory in another way when the model was "
                     f"compiled: {_AGAIN}."
                 )
-        if {name: id(tensor) for name, tensor in now.items()} == self._known:
+        if known == self._known:
             return False
-        kinds = self._module_kinds()
-        for name, kind in self._kinds.items():
-            if kinds.get(name) is not kind:
+        modules = dict(self._model.named_modules(remove_duplicate=False))
+        changed = {name for name in self._names if name not in now}
+        changed |= {n for n in now.keys() - self._known.keys() if self._is_replaced(n, modules)}
+        if changed:
+            raise createPoptorchError(
+                f"The model has got or lost parameters or buffers since it was compiled "
+                f"({', '.join(sorted(changed))}): {_AGAIN}."
+            )
+        for name, module in self._modules.items():
+            kind, kind_now = original_class(module), original_class(modules.get(name, module))
+            if kind_now is not kind:
                 raise createPoptorchError(
                     f"{name} was a {kind.__name__} when the model was compiled, and was replaced "
-                    f"by a {kinds[name].__name__}: {_AGAIN}."
+                    f"by a {kind_now.__name__}: {_AGAIN}."
                 )
-        tensors = {name: self._successor(info, now) for name, info in self._infos.items()}
-        self._tensors.update(tensors)
-        self._known = {name: id(tensor) for name, tensor in now.items()}
+        self._tensors = {name: self._successor(info, now) for name, info in self._infos.items()}
+        self._known, self._modules = known, modules
         return True
+
+    def _is_replaced(self, name: str, modules: dict[str, torch.nn.Module]) -> bool:
+        """Whether a new tensor came with a module that took the place of another. One that was just
+        added is as unknown to the program as any other new attribute."""
+        owner = name
+        while owner:
+            owner = owner.rpartition(".")[0]
+            if owner in self._modules:
+                return modules[owner] is not self._modules[owner]
+        return False
 
     def _successor(self, info: Any, now: dict[str, torch.Tensor]) -> torch.Tensor:
         tensor = now[info.name]
@@ -175,8 +184,10 @@ class StateMover:
         return tensor
 
 
-def _relation(tensor: torch.Tensor, view: torch.Tensor) -> Any:
+def _relation(tensor: torch.Tensor | None, view: torch.Tensor | None) -> Any:
     """How a view lies in the memory of a tensor; None if it is not there."""
+    if tensor is None or view is None:
+        return None
     if tensor.untyped_storage()._cdata != view.untyped_storage()._cdata:
         return None
     offset = view.storage_offset() - tensor.storage_offset()

@@ -236,11 +236,39 @@ def test_training_takes_over_buffers_and_frozen_parameters(batch, opts):
     assert type(model.shift).__name__ == "PoptorchBuffer"  # looked after like the one before
 
 
+class WithScale(nn.Linear):
+    def __init__(self, *sizes):
+        super().__init__(*sizes)
+        self.scale = nn.Parameter(torch.ones(1))
+
+
+def test_tensors_that_are_just_added_do_no_harm(batch, opts):
+    model = Shift()
+    training = poptorch.trainingModel(model, opts, sgd(model))
+    inference = poptorch.inferenceModel(model, opts)
+    for index in range(3):
+        training(*batch)
+        expect_newest(inference, model, batch[0])
+        model.register_buffer(f"more{index}", torch.ones(1))
+        model.linear.register_buffer(f"more{index}", torch.ones(1))
+        model.add_module(f"layer{index}", nn.Linear(1, 1))
+        training.copyWeightsToDevice()
+
+
+def test_a_part_that_is_wrapped_is_not_a_part_that_is_replaced(batch, opts):
+    model = nn.Sequential(Shift())
+    inference = poptorch.inferenceModel(model, opts)
+    inference(batch[0])
+    poptorch.trainingModel(model[0], opts, sgd(model))(*batch)
+    model[0].linear.bias = nn.Parameter(torch.randn(2))
+    expect_newest(inference, model, batch[0])
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     (
         (lambda m: m.linear.register_parameter("bias", None), r"got or lost .*linear\.bias"),
-        (lambda m: m.register_buffer("more", torch.ones(1)), r"got or lost .*more"),
+        (lambda m: setattr(m, "linear", WithScale(3, 2)), r"got or lost .*linear\.scale"),
         (
             lambda m: setattr(m, "linear", nn.Linear(3, 4)),
             r"compiled as f32\[2, 3\] but is now f32",
@@ -276,7 +304,7 @@ def test_a_refused_upload_loses_nothing(batch, opts):
     training = poptorch.trainingModel(model, opts, sgd(model))
     training(*batch)
     eager_step(twin, sgd(twin), *batch)
-    model.register_buffer("more", torch.ones(1))
+    model.linear.register_parameter("bias", None)
     with pytest.raises(poptorch.Error, match="got or lost"):
         training.copyWeightsToDevice()
     torch.testing.assert_close(model.linear.weight.detach(), twin.linear.weight.detach())

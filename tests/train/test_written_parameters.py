@@ -52,6 +52,21 @@ class RowsThroughData(nn.Module):
         return out, F.mse_loss(out, target)
 
 
+class NewData(nn.Module):
+    """Gives a weight new data, and a bias what it computed."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(3, 3)
+
+    def forward(self, x, target):
+        self.linear.weight.data = self.linear.weight.data.clamp(-0.3, 0.3)
+        out = self.linear(x).tanh()
+        loss = F.mse_loss(out, target)
+        self.linear.bias.data = out.detach().mean(0)
+        return out, loss
+
+
 class Renormed(nn.Module):
     """An embedding that limits the norm of the rows it looks up."""
 
@@ -85,7 +100,7 @@ class TwoStages(nn.Module):
             return out, F.mse_loss(out, target)
 
 
-MODELS = (Scaled, ClampedAfterUse, RowsThroughData, Renormed)
+MODELS = (Scaled, ClampedAfterUse, RowsThroughData, NewData, Renormed)
 RULES = {
     "sgd": lambda params: torch.optim.SGD(params, lr=0.1),
     "momentum": lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.9, weight_decay=0.1),
@@ -197,3 +212,13 @@ def test_a_written_parameter_of_no_group_keeps_what_was_written():
     before.clamp_(-0.2, 0.2)
     before[0] = 0.1
     torch.testing.assert_close(model.first.weight.detach(), before)
+
+
+def test_data_of_another_shape_is_refused():
+    class Grows(Scaled):
+        def forward(self, x, target):
+            self.weight.data = torch.ones(3, 4)
+            return super().forward(x, target)
+
+    with pytest.raises(poptorch.Error, match=r"shape \[3, 3\] is set to one of .*\[3, 4\]"):
+        compiled(Grows(), None, data(1, 1))

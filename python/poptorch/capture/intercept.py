@@ -328,6 +328,23 @@ def _index_fill(mode, func, args, kwargs):
     return run(*args, **kwargs)
 
 
+def _set_data(mode, func, args, kwargs):
+    """`tensor.data = value` writes the tensor, past autograd; its shape and type are fixed."""
+    tensor, value = args
+    if not isinstance(tensor, private.FakeTensor):
+        return NotImplemented
+    if tensor.shape != value.shape or tensor.dtype != value.dtype:
+        raise make_error(
+            f"`.data` of a tensor of {tensor.dtype} and shape {list(tensor.shape)} is set to one "
+            f"of {value.dtype} and shape {list(value.shape)} in forward: a program can't change "
+            "the shape or the type of a tensor",
+            user_frame(),
+        )
+    with torch.no_grad():
+        tensor.data.copy_(value)
+    return None
+
+
 def _backward(mode, func, args, kwargs):
     raise make_error(
         "backward() is called in forward. The backward pass and the weight update are part of each "
@@ -427,6 +444,7 @@ HANDLERS = {
     torch.ctc_loss: _ctc_loss,
     **intercept_statistics.HANDLERS,
     torch.Tensor.backward: _backward,
+    torch.Tensor.data.__set__: _set_data,
     **dict.fromkeys((torch.tensor_split, torch.Tensor.tensor_split), _tensor_split),
     **dict.fromkeys(
         (torch.index_fill, torch.Tensor.index_fill, torch.Tensor.index_fill_), _index_fill

@@ -70,10 +70,12 @@ KEYS = {
         cachePath customCodeletCompileFlags kahnTieBreaker logDir log_dir model_name
         partialsTypeMatMuls saveInitializersToFile serializedPoprithmsShiftGraphsDir
     """,
-    "container": """
-        accumulateOuterFragmentSettings.excludedVirtualGraphs convolutionOptions customCodelets
-        dotChecks engineOptions gclOptions hardwareInstrumentations lstmOptions matmulOptions
-        reportOptions updatableNamedBuffers
+    "map": """
+        convolutionOptions engineOptions gclOptions lstmOptions matmulOptions reportOptions
+    """,
+    "set / vector": """
+        accumulateOuterFragmentSettings.excludedVirtualGraphs customCodelets dotChecks
+        hardwareInstrumentations updatableNamedBuffers
     """,
 }
 _KNOWN = {kind: frozenset(keys.split()) for kind, keys in KEYS.items()}
@@ -89,19 +91,17 @@ CHOSEN = frozenset(
 )
 
 
-def _kind(value: Any) -> tuple[str, str]:
-    """(group of keys, word for the type) of a value; a bool is no number."""
+def _kind(value: Any) -> str:
+    """The group of keys that take such a value; a bool is no number."""
     if isinstance(value, bool):
-        return "bool", "bool"
+        return "bool"
     if isinstance(value, int):
-        return "uint64", "uint64"
+        return "uint64"
     if isinstance(value, float):
-        return "floating point", "floating point"
+        return "floating point"
     if isinstance(value, str):
-        return "string", "string"
-    if isinstance(value, dict):
-        return "container", "map"
-    return "container", "set / vector"
+        return "string"
+    return "map" if isinstance(value, dict) else "set / vector"
 
 
 def without_effect(backend: dict[str, Any]) -> list[str]:
@@ -120,10 +120,10 @@ def check_key(key: str, value: Any) -> None:
     """Raise if PopART would not know ``key`` with a value of this type."""
     if key in ("patterns", "patterns_level"):
         return
-    group, word = _kind(value)
+    group = _kind(value)
     if group == "uint64" and key in ENUMS:
         name, count = ENUMS[key]
         if not 0 <= value < count:
             raise Error(f"Value for {name} out of range: {value}", type=CPP_ERROR_TYPE)
     elif key not in _KNOWN[group]:
-        raise Error(f"Unknown {word} option {key}", type=CPP_ERROR_TYPE)
+        raise Error(f"Unknown {group} option {key}", type=CPP_ERROR_TYPE)

@@ -497,7 +497,7 @@ OPTIONS: tuple[Option, ...] = (
         method="enableProfiling",
         backend=True,
         pending="no reports are written",
-        is_missed=lambda engine: any(key.startswith("autoReport.") for key in engine or ()),
+        is_missed=lambda engine: any(str(key).startswith("autoReport.") for key in engine or ()),
     ),
     # Training ------------------------------------------------------------------------------------
     Option(

@@ -123,6 +123,11 @@ def test_bad_default_options_are_refused_by_the_constructor(monkeypatch):
         (lambda o: o._Popart.set("nothing", "a"), "Unknown string option nothing"),
         (lambda o: o._Popart.set("nothing", [1]), "Unknown set / vector option nothing"),
         (lambda o: o._Popart.set("nothing", {1: 1}), "Unknown map option nothing"),
+        (
+            lambda o: o._Popart.set("convolutionOptions", ["x"]),
+            "Unknown set / vector option convolutionOptions",
+        ),
+        (lambda o: o._Popart.set("customCodelets", {}), "Unknown map option customCodelets"),
         (lambda o: o._Popart.set("enableOutlining", 1), "Unknown uint64 option enableOutlining"),
         (lambda o: o._Popart.set("outlineThreshold", 1), "Unknown uint64 option outlineThreshold"),
         (
@@ -180,7 +185,8 @@ def test_known_backend_keys_are_accepted(regression, batch, opts):
         "uint64": 1,
         "floating point": 0.5,
         "string": "text",
-        "container": {"key": "value"},
+        "map": {"key": "value"},
+        "set / vector": ["value"],
     }
     for group, keys in _backend_keys.KEYS.items():
         for key in keys.split():

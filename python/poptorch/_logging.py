@@ -79,7 +79,7 @@ def setLogLevel(level: str | int) -> None:
         if level not in _INTEGER_LEVELS:
             raise ValueError(f"Invalid log level integer {level}. Valid: {list(_INTEGER_LEVELS)}")
         level = _INTEGER_LEVELS[level]
-    if level not in LEVELS:
+    if not isinstance(level, str) or level not in LEVELS:
         raise ValueError(f"Unknown log level: {level}. Valid values are {', '.join(LEVELS)}")
     global shows_ir
     shows_ir = level in ("TRACE_ALL", "TRACE", "DEBUG_IR")

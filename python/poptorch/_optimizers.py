@@ -20,6 +20,12 @@ _IGNORED_IN_GROUPS = frozenset(
     ("params", "foreach", "fused", "capturable", "differentiable", "maximize")
     + ("velocity_scaling", "max_weight_norm")
 )
+# Values of the whole optimizer, which PopTorch does not look for in groups.
+_NOT_IN_GROUPS = frozenset(
+    ("loss_scaling", "accum_type", "velocity_accum_type", "bias_correction", "max_grad_norm")
+    + ("first_order_momentum_accum_type", "second_order_momentum_accum_type")
+    + ("use_combined_accum", "use_tf_variant")
+)
 _IPU_PARAM_NAMES = {
     "lr": "learningRate",
     "weight_decay": "weightDecay",
@@ -136,7 +142,8 @@ class DeviceOptimizer:
             )
         if not now.constant:
             raise _popart_error(
-                f"Can not replace a constant value with a non constant value ({what})."
+                f"Can not replace a constant value with a non constant value. {what} was compiled "
+                "as a constant: mark it as variable before compiling."
             )
 
     def send(self, settings: Settings) -> int:
@@ -261,8 +268,8 @@ class AttributeWatch:
         """Compare ``optimizer`` with what it looked like at first."""
         now = self._attributes(optimizer)
         if self._known is None:
-            self._known = now
-            return
+            wide = _NOT_IN_GROUPS - optimizer.defaults.keys()
+            self._known = {k: v - wide if "group " in k else v for k, v in now.items()}
         for kind, names in now.items():
             new = sorted(
                 name

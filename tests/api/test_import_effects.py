@@ -94,9 +94,11 @@ def test_the_level_of_the_environment(level, shown):
     assert [line.split()[-1] for line in run(LINES, **environment).stderr.splitlines()] == shown
 
 
-def test_a_bad_level_stops_the_import():
-    done = run("import poptorch", POPTORCH_LOG_LEVEL="LOUD")
-    assert "ValueError: Unknown log level: LOUD. Valid values are" in done.stderr
+@pytest.mark.parametrize("level", ["LOUD", "info", "3", " INFO", ""])
+def test_a_bad_level_stops_the_import(level):
+    done = run("import poptorch", POPTORCH_LOG_LEVEL=level)
+    assert f"ValueError: Unknown log level: {level}. Valid values are" in done.stderr
+    assert done.returncode == 1
 
 
 def test_the_log_can_go_to_a_file(tmp_path):

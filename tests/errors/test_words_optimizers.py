@@ -128,6 +128,12 @@ VALUES = [
     Row("Loss scaling cannot be 0", Error, lambda: ran(ours.AdamW, loss_scaling=0.0)),
 ]  # fmt: skip
 
+
+def grouped(kind, **values):
+    """An optimizer whose only group has these values too."""
+    train(optimizer=lambda p: kind([{"params": list(p), "name": "all", **values}], lr=0.1))
+
+
 CHANGES = [
     Row(CONSTANT, Error, lambda: changed(ours.SGD, group("momentum", 0.9)), "popart_exception"),
     Row(CONSTANT, Error, lambda: changed(ours.AdamW, attribute("loss_scaling", 2.0))),
@@ -135,7 +141,7 @@ CHANGES = [
     Row(CONSTANT, Error, lambda: changed(theirs.SGD, group("momentum", 0.9))),
     Row(CONSTANT, Error, lambda: changed(theirs.AdamW, group("eps", 1e-6))),
     Row(CONSTANT, Error, lambda: changed(theirs.Adam, group("betas", (0.8, 0.9)))),
-    Row("Can not replace a constant value with a non constant value", Error,
+    Row("Can not replace a constant value with a non constant value.", Error,
         lambda: replaced(ours.SGD, ours.SGD, {}, {"momentum": 0.0}), "popart_exception"),
     Row("Can not replace optimizer of type", Error, lambda: replaced(ours.SGD, ours.Adam),
         "popart_exception"),
@@ -151,6 +157,10 @@ CHANGES = [
         lambda: ours.SGD(params(), lr=0.1).variable_attrs.markAsVariable("accum_type")),
     Row("Ignoring unexpected group 0 attribute in SGD optimizer: ['initial_lr']", WARNS,
         lambda: changed(ours.SGD, group("initial_lr", 0.1))),
+    Row("Ignoring unexpected group 0 attribute in SGD optimizer: ['loss_scaling']", WARNS,
+        lambda: grouped(ours.SGD, loss_scaling=2.0)),
+    Row("Ignoring unexpected group 0 attribute in AdamW optimizer: ['accum_type', 'max_grad_norm']",
+        WARNS, lambda: grouped(ours.AdamW, accum_type=torch.float16, max_grad_norm=1.0)),
     Row("Ignoring unexpected optimizer attribute in SGD optimizer: ['note']", WARNS,
         lambda: changed(ours.SGD, attribute("note", 0.1))),
     Row("Ignoring unexpected default group variable in Adam optimizer: ['note']", WARNS,

@@ -56,6 +56,14 @@ BLOCKS = [
     Row("Parameter to NameScope must be a string", AssertionError, lambda: poptorch.NameScope(1)),
 ]  # fmt: skip
 
+
+def after_each_phase():
+    """What the setters of parallel phases can't be told."""
+    strategy = Parallel(Phase("a").ipus(0), Phase("b").ipus(1))
+    strategy._tensors_liveness = poptorch.Liveness.OffChipAfterEachPhase
+    return strategy
+
+
 STRATEGIES = [
     Row("Block IDs are supposed to be strings but got", AssertionError, lambda: Stage("a", 1)),
     Row("", AssertionError, lambda: Stage("a").ipu("0")),
@@ -78,6 +86,8 @@ STRATEGIES = [
         lambda: Serial("a").phase(-1)),
     Row("Phases are identified by positive integers", AssertionError,
         lambda: Serial("a").phase("a")),
+    Row("This is only supported for serial phase execution", Error,
+        lambda: infer(in_blocks("a", "b"), opts=options(after_each_phase()))),
     Row("even phases must run on even IPUs and odd phases on odd IPUs", Error,
         lambda: infer(in_blocks("a", "b"),
                       opts=options(Parallel(Phase("a").ipus(0), Phase("b").ipus(2))))),

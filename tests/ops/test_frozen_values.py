@@ -403,3 +403,22 @@ def test_values_are_read_in_inference_mode_too():
         with torch.inference_mode():
             actual = poptorch.inferenceModel(model, options=quiet())(_x())
             torch.testing.assert_close(actual, model(_x()))
+
+
+def test_what_was_computed_for_one_read_is_there_for_the_next(monkeypatch):
+    from poptorch.capture import replay
+
+    computed = []
+    apply = replay.Replay._apply
+    monkeypatch.setattr(
+        replay.Replay, "_apply", lambda self, node: computed.append(node) or apply(self, node)
+    )
+
+    def body(m, x):
+        for _ in range(20):
+            x = torch.relu(x + 1)
+            assert not torch.isnan(x).any()
+        return x
+
+    check_inference(Model(body), (_x(),))
+    assert len(computed) == len(set(computed)) < 20 * 8

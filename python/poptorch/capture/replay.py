@@ -76,18 +76,18 @@ class Replay:
         tracer = private.running_tracer()
         wanted = [private.node_of(t, tracer) for t in tensors]
         written = self._written.of(tracer.graph)
-        # As in eager, what nobody can use any more is freed. Memory that is written to holds other
-        # values at other times: no use keeping those either.
-        alive = private.live_nodes(tracer)
+        # Memory that is written to holds other values at other times: no use keeping those.
         self._values = {
-            n: v
-            for n, v in self._values.items()
-            if n in alive and written.isdisjoint(_storages_of(n))
+            n: v for n, v in self._values.items() if written.isdisjoint(_storages_of(n))
         }
+        alive = private.live_nodes(tracer)
         needed, kept = self._needed(tracer.graph, wanted, written), alive.union(wanted)
         with torch.no_grad(), torch.autocast("cpu", enabled=False):
             private.without_modes(lambda: self._run(tracer, needed, written, kept))
             found = private.without_modes(lambda: [self._values[n].clone() for n in wanted])
+        # As in eager, what nobody can use any more is freed; not before, because what came since
+        # the last read was made of it.
+        self._values = {n: v for n, v in self._values.items() if n in alive}
         return found, any(not self._random.isdisjoint(_storages_of(n)) for n in wanted)
 
     def _needed(

@@ -6,9 +6,11 @@ import collections
 import datetime
 import itertools
 import logging
+import os
 import random
 import time
 import types
+import uuid
 from datetime import datetime as moment
 from random import uniform
 from time import perf_counter
@@ -50,6 +52,10 @@ class Model(nn.Module):
         self.generator = random.Random(0)
         self.rng = np.random.default_rng(0)
         self.numbers = itertools.count()
+        self.cycle = itertools.cycle([1.0, 2.0])
+        self.schedule = iter([1.0, 2.0])
+        self.squares = (i * i for i in itertools.count(1))
+        self.system = random.SystemRandom()
         self.length = None
         self.cache = {}
 
@@ -189,6 +195,18 @@ def global_iterator(m, x):
     return x * next(numbers)
 
 
+def cycled(m, x):
+    return x * next(m.cycle)
+
+
+def drawn_from_a_list(m, x):
+    return x * next(m.schedule)
+
+
+def drawn_from_a_generator(m, x):
+    return x * next(m.squares)
+
+
 def added_up(m, x):
     m.rate += x.sum()
     return x * m.rate
@@ -237,6 +255,9 @@ COUNTERS = {
     attribute_of_function: "attribute_of_function.calls (from ",
     counted_iterator: "numbers",
     global_iterator: "numbers",
+    cycled: "cycle",
+    drawn_from_a_list: "schedule",
+    drawn_from_a_generator: "squares",
     added_up: "rate",
     closure(): "count (from 0 to 1)",
     closure_of_a_list(): "count[0] (from 0 to 1)",
@@ -440,6 +461,9 @@ READS = {
     "import in forward": (local_import, NUMBER),
     "numpy": (lambda m, x: x * float(np.random.rand()), NUMBER),
     "numpy integers": (lambda m, x: x * int(np.random.randint(3)), NUMBER),
+    "urandom": (lambda m, x: x * os.urandom(1)[0], NUMBER),
+    "uuid": (lambda m, x: x * (uuid.uuid4().int % 7), NUMBER),
+    "new numpy generator": (lambda m, x: x * float(np.random.default_rng().random()), NUMBER),
     "own generator": (lambda m, x: x * m.generator.random(), "generator " + COUNTER),
     "numpy generator": (lambda m, x: x * float(m.rng.random()), "rng " + COUNTER),
     "time": (lambda m, x: x * time.time(), CLOCK),
@@ -458,6 +482,40 @@ def test_what_python_gives_anew_each_time_is_frozen(name, caplog):
     assert len(texts) == 1 and texts[0].startswith(words), texts
     if words in (NUMBER, CLOCK) and name != "import in forward":
         assert __file__ in texts[0]
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda m, x: x * random.Random(3).random(),
+        lambda m, x: x * float(np.random.default_rng(3).random()),
+        lambda m, x: x * datetime.datetime(2020, 1, 2).day,
+        lambda m, x: x * len(os.sep),
+    ],
+)
+def test_what_gives_the_same_each_time(function, caplog):
+    assert said(caplog, Model(function), COUNTER, NUMBER, CLOCK) == []
+
+
+class Prickly:
+    """Does not like to be looked at."""
+
+    def __getattribute__(self, name):
+        if name != "__class__":  # torch looks at that itself
+            raise ValueError(name)
+        return Prickly
+
+    def __eq__(self, other):
+        raise ValueError("equal?")
+
+    __hash__ = None
+
+
+def test_objects_that_can_not_be_looked_at(caplog):
+    model = Model(lambda m, x: x + 1)
+    model.prickly = Prickly()
+    model.more = {"prickly": [Prickly()]}
+    assert said(caplog, model, COUNTER) == []
 
 
 def test_names_are_what_they_were_after_capture(caplog):

@@ -23,7 +23,11 @@ from .python_state import in_library
 _CLOCKS = ("time", "perf_counter", "monotonic", "process_time", "thread_time")
 _CLOCKS = (*_CLOCKS, *(f"{name}_ns" for name in _CLOCKS), "localtime", "gmtime", "ctime")
 _DATES = ("now", "utcnow", "today")
-_IDENTITY = {"uuid": ("uuid1", "uuid4"), "secrets": ("token_bytes", "token_hex", "randbelow")}
+_IDENTITY = {
+    "os": ("urandom",),
+    "uuid": ("uuid1", "uuid4"),
+    "secrets": ("token_bytes", "token_hex", "randbelow"),
+}
 # In this order: numpy holds numpy.random.
 _MODULES = ("time", "datetime", "random", *_IDENTITY, "numpy.random", "numpy")
 _NUMBER, _TIME = "a random number", "the time"
@@ -62,8 +66,11 @@ class HostReads:
         self.lines[(what, (code.co_filename, frame.f_lineno))] = None
 
     def _wrapper(self, function: Callable[..., Any], what: str) -> Callable[..., Any]:
+        seeded = getattr(function, "__name__", "") == "default_rng"
+
         def read(*args: Any, **kwargs: Any) -> Any:
-            self._note(what)
+            if not seeded or not any(a is not None for a in (*args, *kwargs.values())):
+                self._note(what)
             return function(*args, **kwargs)
 
         return functools.wraps(function)(read)
@@ -141,6 +148,7 @@ def _sources() -> Iterator[tuple[Any, str]]:
     numpy = sys.modules.get("numpy.random")
     if numpy is not None:
         yield from _methods_of(numpy, numpy.mtrand._rand)
+        yield numpy.default_rng, _NUMBER
 
 
 def _methods_of(module: types.ModuleType, generator: Any) -> Iterator[tuple[Any, str]]:

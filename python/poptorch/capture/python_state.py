@@ -11,11 +11,13 @@ import collections
 import contextlib
 import functools
 import itertools
+import operator
 import os
 import random
 import sys
 import sysconfig
 import types
+import warnings
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -31,6 +33,10 @@ _ANY = object()  # stands for all values that are not compared
 _TENSOR = object()  # stands for all tensors
 _MOST_ITEMS = 64  # larger containers hold data
 _DEPTH = 3
+_ITERATORS = (
+    *(type(iter(values)) for values in ([], (), range(0))),
+    *(itertools.count, itertools.cycle, types.GeneratorType),
+)
 # Where Python begins: PyTorch's modules, helpers that are called, and Lightning's.
 _ENTRIES = ("forward", "__call__", "training_step", "validation_step", "test_step", "predict_step")
 _MODULE_OWN = frozenset(torch.nn.Module().__dict__)
@@ -85,6 +91,13 @@ def _class_in_library(kind: type) -> bool:
 
 def _look(value: Any, seen: set[int], depth: int = _DEPTH) -> Any:
     """Something to compare a value by, later."""
+    try:
+        return _look_inside(value, seen, depth)
+    except Exception:  # whatever an object of the user's does when it is looked at
+        return _ANY
+
+
+def _look_inside(value: Any, seen: set[int], depth: int) -> Any:
     if type(value) in _PLAIN:
         return value
     if isinstance(value, torch.Tensor):
@@ -101,10 +114,10 @@ def _look(value: Any, seen: set[int], depth: int = _DEPTH) -> Any:
             return _ANY
         known = {k: v for k, v in value.items() if type(k) in _PLAIN}
         return _Items({k: _look(v, seen, depth - 1) for k, v in known.items()})
-    if isinstance(value, itertools.count):
-        return _Draws(repr(value))
     if isinstance(value, random.Random):
         return _Draws(value.getstate())
+    if isinstance(value, _ITERATORS):
+        return _Draws(_position(value))
     if type(value).__module__.partition(".")[0] == "numpy":
         return _look_at_numpy(value)
     fields = getattr(value, "__dict__", None)
@@ -113,6 +126,22 @@ def _look(value: Any, seen: set[int], depth: int = _DEPTH) -> Any:
     if type(value) is not types.SimpleNamespace and _class_in_library(type(value)):
         return _ANY
     return _Fields({k: _look(v, seen, depth - 1) for k, v in fields.items()})
+
+
+def _position(iterator: Any) -> Any:
+    """How far an iterator has come."""
+    if isinstance(iterator, types.GeneratorType):
+        frame = iterator.gi_frame
+        values = {} if frame is None else frame.f_locals
+        return getattr(frame, "f_lasti", -1), {k: v for k, v in values.items() if type(v) in _PLAIN}
+    if isinstance(iterator, itertools.cycle):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Python will not always pickle them
+            _, (inner,), saved = iterator.__reduce__()
+        return operator.length_hint(inner), len(saved[0]), saved[1]
+    return (
+        repr(iterator) if isinstance(iterator, itertools.count) else operator.length_hint(iterator)
+    )
 
 
 def _look_at_numpy(value: Any) -> Any:

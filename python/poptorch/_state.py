@@ -13,6 +13,7 @@ import torch
 
 from poptorch._errors import createPoptorchError
 from poptorch._memory import check_memory
+from poptorch.capture.state import current as running_capture
 from poptorch.capture.state import lock as capture_lock
 
 _plain = torch._C.DisableTorchFunctionSubclass
@@ -75,7 +76,8 @@ class WeightSync:
 
     def refresh(self) -> bool:
         """Fetch the weights if the host's are old; says whether it had to."""
-        if not self.stale:
+        # A model that is being captured has no values; they were fetched before.
+        if not self.stale or running_capture() is not None:
             return False
         self._download()
         return True

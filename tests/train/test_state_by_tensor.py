@@ -535,3 +535,41 @@ def test_aliases_that_the_program_can_not_follow_are_said(caplog):
     model = made(Part)
     poptorch.trainingModel(model, quiet(), optimizer_of(model))(*batch(0))
     assert "shares the memory of weight" in caplog.text
+
+
+def test_tensors_elsewhere_in_a_storage_of_states_are_plain_constants(caplog):
+    class Neighbour(Model):
+        def setup(self):
+            memory = torch.randn(12)
+            self.weight = nn.Parameter(memory[:9].view(3, 3))
+            self.seen = [memory[9:]]
+
+        def compute(self, x):
+            return x @ self.weight + self.seen[0]
+
+    check_training(Neighbour)
+    assert "shares the memory" not in caplog.text
+
+
+def test_a_wrapped_part_is_called_while_another_thread_trains_it():
+    model = made(InList)
+    training = poptorch.trainingModel(model, quiet(), optimizer_of(model))
+    training(*batch(0))
+    second = batch(1)
+
+    class Whole(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = model
+
+        def forward(self, x, target):
+            thread = threading.Thread(target=training, args=second)
+            thread.start()
+            thread.join()  # the weights on the host are old now
+            return self.inner(x, target)
+
+    whole = Whole()
+    result = poptorch.inferenceModel(whole, quiet())(*batch(2))
+    twin = made(InList)
+    eager_steps(twin, 2)
+    torch.testing.assert_close(result[1], twin(*batch(2))[1].detach())

@@ -5,8 +5,6 @@ import operator
 
 import torch
 
-from poptorch._logging import logger
-
 from . import (  # noqa: F401
     lower_activation,
     lower_index,
@@ -23,11 +21,11 @@ from . import (  # noqa: F401
     lower_structured,
 )
 from ._torch_private import without_modes
-from .errors import describe, make_error
+from .errors import make_error
 from .lowering import TABLE, Types
+from .outside import line_of, state_behind, warn_of_parameters
 from .placement import placed_ops
 from .rows import RULES
-from .slots import place_of, storage_of
 from .writer import NATIVE_DTYPES, MissingRow, Value, Writer
 
 _NO_TEXT = (torch.device, torch.layout, torch.memory_format, torch.Generator)
@@ -149,29 +147,13 @@ class _Emitter:
         for node in self.graph.nodes:
             if node.op == "get_attr":
                 found = _attribute(self.traced.gm, node.target)
-                state = self._state_behind(found, node)
+                written = [self.values[n] for n in self.traced.written]
+                state = state_behind(found, node, self.states, written)
                 self.values[node] = self.w.constant(found) if state is None else state
+                if state is not None:
+                    self.followed.add(node)
             elif node.op == "call_function" and node in live:
                 self._node(node)
-
-    def _state_behind(self, tensor, node):
-        """The value of the state that a tensor outside of the model shares memory with, or None."""
-        storage = storage_of(tensor)
-        written = [self.values[n] for n in self.traced.written]
-        for slot, value in self.states if storage is not None else ():
-            if storage_of(slot.tensor) != storage:
-                continue
-            if place_of(slot.tensor) == place_of(tensor) and not any(v is value for v in written):
-                self.followed.add(node)
-                return value
-            user = next(iter(node.users), None)
-            logger.warning(
-                "A tensor that shares the memory of %s is used in forward but is no part of the "
-                "model: it keeps the value that it has now. Use register_buffer for it.\n  at %s",
-                slot.names[0],
-                "unknown line" if user is None else describe(_where(user)),
-            )
-        return None
 
     def _live_nodes(self):
         live = set()
@@ -239,7 +221,7 @@ class _Emitter:
             self.values[node] = source[node.args[1]] if isinstance(source, list) else source
             return
         if not isinstance(node.target, torch._ops.OpOverload):
-            raise make_error(f"{node.target} cannot be captured", _where(node))
+            raise make_error(f"{node.target} cannot be captured", line_of(node))
         if self._is_static(node):
             self.static.add(node)
         custom = node.meta.get("custom") or {}
@@ -251,7 +233,7 @@ class _Emitter:
             raise make_error(
                 f"{node.target.name()} makes a sparse tensor, which cannot be compiled "
                 "(for embeddings: leave sparse=False)",
-                _where(node),
+                line_of(node),
             )
         args = self.bind(node)
         if node.target.namespace == "tessera":
@@ -272,7 +254,7 @@ class _Emitter:
         dense = x.permute(order).is_contiguous() and not (scatters and not x.is_contiguous())
         offset = 0 if args[-1] is None else args[-1] - x.storage_offset()
         if not dense or offset < 0:
-            raise make_error("as_strided on a tensor that is not contiguous", _where(node))
+            raise make_error("as_strided on a tensor that is not contiguous", line_of(node))
         if not x.is_contiguous():
             args[0] = self.w.permute(args[0], order)
         args[-1] = offset
@@ -330,7 +312,7 @@ class _Emitter:
         if torch.Tag.nondeterministic_seeded in target.tags:
             args = [*args, self.w.rng(), self.w.next_stream()]  # seeds torch's generator
         made = iter(self.w.host_call(full, args, types))
-        self.host_records[self.w.records[-1]] = (full, _where(node))
+        self.host_records[self.w.records[-1]] = (full, line_of(node))
         return [None if v is None else next(made) for v in n.vals]
 
 
@@ -395,11 +377,6 @@ def _attribute(module, path):
     return module.detach() if isinstance(module, torch.nn.Parameter) else module
 
 
-def _where(node):
-    tag = (node.meta.get("custom") or {}).get("tag")
-    return ("", 0) if tag is None else (tag.file, tag.line)
-
-
 def emit(traced, native_ops, name, loss_scaling):
     """Writes the text of a Traced graph; returns an Emitted."""
     e = _Emitter(traced, native_ops)
@@ -447,7 +424,7 @@ def emit(traced, native_ops, name, loss_scaling):
         else:
             updates.append((source, value))
     outputs += [own(v) for v in rest[len(traced.grads) :]]
-    _warn_outside_parameters(traced, e)
+    warn_of_parameters(traced.gm, e.followed)
 
     head, tail, live, locations = w.text(name, sources, outputs, loss, grads, updates)
     kept = set(live)
@@ -493,19 +470,3 @@ def _flat(args):
             yield from _flat(a)
         else:
             yield a
-
-
-def _warn_outside_parameters(traced, e):
-    import warnings
-
-    for node in traced.gm.graph.nodes:
-        if node.op == "get_attr" and node not in e.followed:
-            tensor = getattr(traced.gm, node.target, None)
-            if isinstance(tensor, torch.nn.Parameter) and tensor.requires_grad:
-                user = next(iter(node.users), None)
-                place = describe(_where(user)) if user is not None else "unknown line"
-                warnings.warn(
-                    "A parameter that does not belong to the model is used as a constant and will "
-                    f"not be trained, at {place}",
-                    stacklevel=2,
-                )

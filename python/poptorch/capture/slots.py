@@ -78,7 +78,7 @@ def _extent(tensor):
     return first, first + reach * tensor.element_size()
 
 
-def _overlap(a, b):
+def overlap(a, b):
     """Whether two tensors of one storage have an element in common."""
     (a0, a1), (b0, b1) = _extent(a), _extent(b)
     if a1 <= b0 or b1 <= a0:
@@ -112,7 +112,7 @@ def _groups(slots):
     for members in by_storage.values():
         groups = []
         for slot in members if len(members) > 1 else ():
-            near = [g for g in groups if any(_overlap(slot.tensor, s.tensor) for s in g)]
+            near = [g for g in groups if any(overlap(slot.tensor, s.tensor) for s in g)]
             groups = [g for g in groups if g not in near] + [[slot, *(s for g in near for s in g)]]
         yield from (sorted(g, key=slots.index) for g in groups if len(g) > 1)
 

@@ -116,7 +116,7 @@ def compile_model(
             module_scopes=options._module_namescope_enabled,
             casting=_casting(options.Precision),
             progress=bar.capture,
-            values_read=options.values_read_in_forward,
+            values_read=options._values_read_in_forward,
         )
     bar.capture(1)
     for info in captured.params:

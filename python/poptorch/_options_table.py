@@ -374,7 +374,7 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "Options",
-        "values_read_in_forward",
+        "_values_read_in_forward",
         P,
         "What happens when forward reads the value of a tensor, as `.item()` and `if tensor` do: "
         '"freeze" computes it from the first inputs and freezes the program to it, with a warning; '

@@ -12,6 +12,7 @@ import torch
 from poptorch._errors import createPoptorchError
 from poptorch._logging import logger
 from poptorch._memory import check_input
+from poptorch._suggest import did_you_mean
 from poptorch.capture import structure
 
 _SUPPORTED_DTYPES = frozenset(
@@ -79,7 +80,9 @@ class Signature:
             values.append(_take(parameter, rest))
         keywords = {p.name: _take(p, rest) for p in self._keyword_only}
         for name in rest:
-            assert self._bag is not None, f"{name} is not a valid parameter"
+            assert self._bag is not None, (
+                f"{name} is not a valid parameter.{did_you_mean(name, [*names, *keywords])}"
+            )
         return Bound(values, {**keywords, **rest})
 
     def as_called(self, bound: Bound, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Bound:

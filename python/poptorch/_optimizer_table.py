@@ -144,8 +144,11 @@ def algorithm_of(optimizer: Any) -> Algorithm:
     """The row of an optimizer, by its class."""
     row = next((row for row in ALGORITHMS if isinstance(optimizer, row.classes)), None)
     known = sorted({cls.__name__ for row in ALGORITHMS for cls in row.classes})
+    advice = ""
+    if isinstance(optimizer, type):
+        advice = f" Pass an object: {optimizer.__name__}(model.parameters(), ...)."
     assert row is not None, (
-        f"Unsupported optimizer type: {type(optimizer)}. Supported are {', '.join(known)}."
+        f"Unsupported optimizer type: {type(optimizer)}. Supported are {', '.join(known)}.{advice}"
     )
     return row
 

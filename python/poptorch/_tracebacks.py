@@ -18,7 +18,8 @@ def shorten(error: BaseException) -> None:
     An exception that neither the user's code nor a check raised is a defect of ours and keeps its
     frames.
     """
-    if not (isinstance(error, (Error, KeyboardInterrupt)) or errors.is_told(error)):
+    checked = isinstance(error, AssertionError) and bool(error.args)  # those of ours have a text
+    if not (checked or isinstance(error, (Error, KeyboardInterrupt)) or errors.is_told(error)):
         return
     if os.environ.get("TESSERA_TRACEBACK", "user") == "full":
         return

@@ -15,7 +15,7 @@ from poptorch._args import Bound, Preparer, Signature, micro_batch, warn_of_dict
 from poptorch._batching import Batching
 from poptorch._blocks import module_repr
 from poptorch._compiling import compile_model
-from poptorch._errors import createPoptorchError
+from poptorch._errors import Error, createPoptorchError
 from poptorch._executable import NOT_READY, Executable
 from poptorch._inspection import Anchor, Inspection
 from poptorch._logging import logger
@@ -98,7 +98,7 @@ class PoplarExecutor(Inspection):
         self._attribute_watch = AttributeWatch()
         if training:
             if optimizer is None:
-                optimizer = SGD(self._user_model.parameters(), lr=0.01)
+                optimizer = _default_optimizer(self._user_model)
             self._adopt_optimizer(optimizer)
             self._wrap()
 
@@ -120,7 +120,11 @@ class PoplarExecutor(Inspection):
                     raise
             tensors = given = executable.match(args, kwargs)
             if tensors is None:
-                tensors, given = self._checked_tensors(executable, args, kwargs)
+                try:
+                    tensors, given = self._checked_tensors(executable, args, kwargs)
+                except Exception as error:
+                    self._shorten(error)
+                    raise
             for holder, key, value in self._reminders.assumed:
                 if holder[key] is not value:
                     self._reminders.tell()
@@ -138,10 +142,14 @@ class PoplarExecutor(Inspection):
                 optimizer._opt_called = True
                 if isinstance(optimizer, PoptorchOptimizer):
                     optimizer.ipu_state_is_dirty = True
-            if self._links:
-                result = self._call_in_turn(executable, tensors, given, sync)
-            else:
-                result = executable.call(tensors, given, sync)
+            try:
+                if self._links:
+                    result = self._call_in_turn(executable, tensors, given, sync)
+                else:
+                    result = executable.call(tensors, given, sync)
+            except Error as error:
+                self._shorten(error)
+                raise
             if result is not NOT_READY:
                 return result
 
@@ -630,6 +638,17 @@ def _restored(
     return executor
 
 
+def _default_optimizer(model: torch.nn.Module) -> SGD:
+    try:
+        return SGD(model.parameters(), lr=0.01)
+    except ValueError as error:
+        error.add_note(
+            f"{type(model).__name__} has no parameters to train. Layers in a Python list or dict "
+            "are not part of a model: use torch.nn.ModuleList or torch.nn.ModuleDict."
+        )
+        raise
+
+
 def _own_options(options: Options | None, training: bool) -> Options:
     if options is None:
         options = Options()
@@ -656,9 +675,11 @@ def _module_of(model: Any) -> torch.nn.Module:
     """The user's module; raises for what can't be wrapped."""
     module = model._user_model if isinstance(model, PoplarExecutor) else model
     if not isinstance(module, torch.nn.Module):
+        advice = "call functions in the forward of one"
+        if isinstance(module, type) and issubclass(module, torch.nn.Module):
+            advice = f"pass an object, {module.__name__}(...), instead of the class"
         raise createPoptorchError(
-            f"A model must be a torch.nn.Module, not {type(module).__name__}: call functions in "
-            "the forward of one"
+            f"A model must be a torch.nn.Module, not {type(module).__name__}: {advice}"
         )
     if isinstance(module, torch.jit.ScriptModule):
         raise createPoptorchError(

@@ -47,8 +47,9 @@ X = torch.ones(4, 3)
 
 def failure(model, *args, kind=Exception, training=False):
     wrap = poptorch.trainingModel if training else poptorch.inferenceModel
+    options = poptorch.Options().valuesReadInForward("error")
     with pytest.raises(kind) as caught:
-        wrap(model)(*args)
+        wrap(model, options)(*args)
     return caught.value
 
 

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What to try after an error of a torch function in forward: one row per common mistake."""
 
+import re
+
 import torch
 
 
@@ -25,6 +27,11 @@ def _labels(error, args, kwargs):
             f"labels.long(). (Labels of a floating-point type are probabilities of the {classes} "
             f"classes and have the shape of the scores, {_dims(scores)}.)"
         )
+    if labels.shape == scores.shape and not labels.dtype.is_floating_point:
+        return (
+            "Labels of the shape of the scores are probabilities: use labels.float(), or "
+            "labels.argmax(1) for class numbers."
+        )
     if _dims(labels) != wanted and labels.numel() == torch.Size(wanted).numel():
         return f"The labels have shape {_dims(labels)}: use labels.reshape({wanted})."
     if labels.shape != scores.shape:
@@ -40,11 +47,12 @@ def _float_target(error, args, kwargs):
     scores, target = given.get("input"), given.get("target")
     if not (isinstance(scores, torch.Tensor) and isinstance(target, torch.Tensor)):
         return None
-    if not target.dtype.is_floating_point:
-        return f"The target is of type {target.dtype}: use target.float()."
+    found = []
     if target.shape != scores.shape:
-        return f"Input and target differ in shape: {_dims(scores)} and {_dims(target)}."
-    return None
+        found.append(f"Input and target differ in shape: {_dims(scores)} and {_dims(target)}.")
+    if not target.dtype.is_floating_point:
+        found.append(f"The target is of type {target.dtype}: use target.float().")
+    return " ".join(found) or None
 
 
 def _embedding(error, args, kwargs):
@@ -107,10 +115,45 @@ _ROWS = {
 }
 
 
+_NOT_A_TENSOR = re.compile(r"must be Tensor, not ([\w.]+)")
+_BY_TYPE = {
+    "numpy.ndarray": "Make a tensor of an array with torch.from_numpy(array).",
+    "list": "A list is no tensor: use torch.tensor(values), or torch.stack(tensors); a batch of a "
+    "loader is passed as model(*batch).",
+    "tuple": "A tuple is no tensor: a batch of a loader is passed as model(*batch).",
+    "dict": "A dict is no tensor: pass its items by name, as model(**batch).",
+    "str": "Text must be turned into tensors of numbers, by a tokenizer, before the call.",
+    "NoneType": "A tensor is None: was an argument left out, or a parameter removed?",
+}
+
+
+def _by_text(text):
+    found = _NOT_A_TENSOR.search(text)
+    if found is not None:
+        return _BY_TYPE.get(found[1])
+    if "CUDA" in text or "cuda" in text:
+        return (
+            "Leave models and tensors on the CPU: the executor moves them to the IPU, without "
+            '.cuda() or .to("cuda").'
+        )
+    if "modified by an inplace operation" in text:
+        return (
+            "An in-place operation, such as `y += 1` or inplace=True, changes a tensor whose old "
+            "value backward needs: write `y = y + 1`."
+        )
+    if "a leaf Variable that requires grad is being used in an in-place" in text:
+        return (
+            "Change parameters under torch.no_grad(), or leave their update to the optimizer; "
+            "values that forward keeps belong into a buffer."
+        )
+    return None
+
+
 def advice_for(error, call):
     """A sentence on what to try, or None; `call` is the torch function that raised `error`."""
-    if call is None:
-        return None
+    found = _by_text(str(error))
+    if found is not None or call is None:
+        return found
     func, args, kwargs = call
     row = _ROWS.get(getattr(func, "__name__", ""))
     return None if row is None else row(error, args, kwargs)

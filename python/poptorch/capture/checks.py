@@ -24,7 +24,25 @@ def _bits(*args, **_named):
             raise NotImplementedError("Bits of floating-point numbers cannot be combined")
 
 
+def _one_kind(*args, **_named):
+    """Operands of a product are all of floating-point types, or none is."""
+    kinds = {t.dtype.is_floating_point for t in args if isinstance(t, torch.Tensor)}
+    if len(kinds) > 1:
+        names = ", ".join(str(t.dtype) for t in args if isinstance(t, torch.Tensor))
+        raise RuntimeError(f"The operands of a product must have one type, got {names}")
+
+
+_PRODUCTS = ("mm", "bmm", "mv", "dot", "addmm", "addmv", "baddbmm", "addbmm", "addr", "convolution")
+
+
+def check_device(device):
+    """Raise unless a tensor may be made there, or moved there, in a captured model."""
+    if torch.device(device).type not in ("cpu", "meta"):
+        raise RuntimeError(f"A captured model runs on the IPU: its tensors can't go to {device}")
+
+
 CHECKS = {
+    **{getattr(aten, name).default: _one_kind for name in _PRODUCTS},
     aten._softmax.default: _dim,
     aten._log_softmax.default: _dim,
     **{

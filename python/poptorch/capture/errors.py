@@ -10,6 +10,7 @@ _PACKAGES = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__fi
 _HERE = tuple(os.path.join(_PACKAGES, name, "") for name in ("poptorch", "lightning_ipu"))
 _LIBRARY = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
 _SITE = ("site-packages", "dist-packages")
+_NUMPY = tuple(f"{site}/numpy/" for site in _SITE)
 _internal_code = {}
 _excludes = ()
 
@@ -59,6 +60,8 @@ def _is_internal(frame):
 
 def is_internal_file(name):
     """Whether a file is of torch, Python's library or this package, or excluded."""
+    if any(fragment in name for fragment in _NUMPY):
+        return True
     if name.startswith(_LIBRARY):
         return not name[len(_LIBRARY) :].startswith(_SITE) or name.startswith(_TORCH)
     return name.startswith((_TORCH, *_HERE)) or any(fragment in name for fragment in _excludes)

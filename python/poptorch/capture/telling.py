@@ -26,6 +26,8 @@ def told(error, session, phase="forward"):
     if isinstance(error, Error) and error.location:
         return error
     where = errors.user_line_of(error)
+    if phase == "backward" and session.last_tag.file:
+        where = session.last_tag[:2]  # of the op whose gradient it was
     failed = session.failed
     call = failed[1:] if failed is not None and failed[0] is error else None
     module = _module_of(error, session)
@@ -47,6 +49,8 @@ def _in_eager(error, func, args, kwargs):
     """What torch raises for the same call on real tensors: rules for shapes are worded otherwise
     there. `error` itself if it raises nothing."""
     space = getattr(func, "__module__", None) or "torch"
+    if space.startswith("torch.autograd"):
+        return error  # it needs the graph of the real call
     tensors = [t for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
     if not space.startswith("torch") or sum(t.numel() for t in tensors) > _LARGE:
         return error

@@ -18,7 +18,7 @@ from poptorch._logging import logger
 
 from . import _torch_private as private
 from . import constants, errors, frozen, library, mutations, placement, state, structure
-from .checks import CHECKS
+from .checks import CHECKS, check_device
 from .decompositions import trace_table
 from .dynamic_index import DynamicViews
 from .host_reads import HostReads
@@ -207,6 +207,8 @@ class _Tagger(private.TorchDispatchMode):
         check = CHECKS.get(func)
         if check is not None:
             check(*args, **kwargs)
+        if kwargs.get("device") is not None:
+            check_device(kwargs["device"])
         try:
             if func in constants.MAYBE_STATIC:
                 out = constants.static_form(func, args, kwargs)
@@ -409,6 +411,8 @@ def _finish(session, traced, result):
             outputs.append(session.swap.fake_of(leaf))
         traced.result_leaves.append(("value", index_of[id(leaf)]))
     _check_state_of_result(outputs)
+    if result is None and not session.training:
+        logger.warning("forward returns None: is a `return` missing? The call computes nothing.")
     traced.num_values = len(outputs)
     trained = _train(session, traced, result) if session.training else []
     # After the gradients, because hooks of theirs may read values too.

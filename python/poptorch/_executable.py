@@ -58,6 +58,9 @@ class Executable:
         self.template = template
         self.batching = batching
         self.rules = rules
+        #: Those of outputs that the user knows of: checks are the executable's own.
+        first, end = len(capture.outputs) - len(capture.checks), len(capture.outputs)
+        self.visible_rules = [*rules[:first], *rules[end:]]
         self.ready = False
         self.anchored: list[torch.Tensor] = []
         self._run = program.run

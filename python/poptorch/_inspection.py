@@ -68,7 +68,7 @@ def perf_counters(executable: Any) -> dict[str, list[list[float]]]:
     times, replicas = program.times, batching.replicas
     every_step = range(batching.steps)
     inputs = [every_step for _ in program.inputs]
-    outputs = [batching.returned_steps(*rule) for rule in executable.rules]
+    outputs = [batching.returned_steps(*rule) for rule in executable.visible_rules]
     counters = {}
     for column, event in enumerate(_EVENTS):
         # A run that was stopped has the times of its first micro-batches only.

@@ -325,6 +325,12 @@ def test_only_what_python_gets_is_checked():
         executor(x + 1)
 
 
+def test_checks_are_no_outputs_of_the_users():
+    executor = poptorch.inferenceModel(Model(_branch), options=_checked())
+    assert executor(_x()).shape == (4, 4)
+    assert len(executor.getPerfCounters()["output"]) == 1
+
+
 def _sum_sign(m, x):
     return x * (1.0 if x.sum() >= 0 else -1.0)
 

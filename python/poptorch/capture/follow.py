@@ -63,12 +63,17 @@ def _of_one_size(data: Any) -> bool:
 
 
 def _tensor(mode: Any, func: Any, args: tuple, kwargs: dict) -> Any:
-    def run(data: Any, *, dtype: Any = None, requires_grad: bool = False, **_other: Any) -> Any:
+    def run(data: Any, dtype: Any = None, *_place: Any, **_other: Any) -> Any:
         if not isinstance(data, (list, tuple)) or not mentions_unknown(data):
             return NotImplemented
         return stacked(data, dtype) if _of_one_size(data) else NotImplemented
 
     return run(*args, **kwargs)
+
+
+def _new_tensor(mode: Any, func: Any, args: tuple, kwargs: dict) -> Any:
+    x, *rest = args
+    return _tensor(mode, func, tuple(rest), {**kwargs, "dtype": kwargs.get("dtype") or x.dtype})
 
 
 def _full(mode: Any, func: Any, args: tuple, kwargs: dict) -> Any:
@@ -139,7 +144,9 @@ def _roll(mode: Any, func: Any, args: tuple, kwargs: dict) -> Any:
 
 
 HANDLERS = {
-    inspect.unwrap(torch.tensor): _tensor,  # _doors may have put another in its place
+    # _doors may have put others in their places.
+    **dict.fromkeys(map(inspect.unwrap, (torch.tensor, torch.as_tensor)), _tensor),
+    inspect.unwrap(torch.Tensor.new_tensor): _new_tensor,
     torch.full: _full,
     torch.full_like: _full_like,
     torch.Tensor.new_full: _new_full,

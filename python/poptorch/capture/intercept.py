@@ -514,6 +514,8 @@ class Interceptor(private.TorchFunctionMode):
         if casting is not None and self.session.in_forward:
             args, kwargs = casting.arguments(func, args, kwargs)
         handler = HANDLERS.get(func)
+        if handler is None:  # _doors may have put another in its place
+            handler = HANDLERS.get(getattr(func, "__wrapped__", None))
         if handler is not None:
             out = handler(self, func, args, kwargs)
             if out is not NotImplemented:

@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -18,9 +19,7 @@ struct PassContext {
   int64_t gradient_accumulation = 1;
   bool mean_reduction = true;  // gradients are averaged over accumulated micro-batches, else summed
   bool running_mean = false;   // and the accumulator is their mean at any time
-  // Parameters with a value per group of replicas, and how many groups there are: a group sees its
-  // share of the micro-batches.
-  std::map<std::string, int64_t> groups = {};
+  std::set<std::string> grouped = {};  // parameters with a value per group of replicas
   bool stochastic_rounding = false;
   bool half_partials = false;  // products of f16 accumulate in f16
   bool one_by_one = false;     // every pointwise op is a step of its own

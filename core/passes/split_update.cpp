@@ -64,13 +64,9 @@ class Splitter {
     return there_->pointwise(Op::Fill, {Arg::real(0)}, {}, t);
   }
 
-  int64_t groups_of(ValueId p) const {
-    auto it = ctx_.groups.find(names_.at(p));
-    return it == ctx_.groups.end() ? 1 : it->second;
-  }
+  bool grouped(ValueId p) const { return ctx_.grouped.count(names_.at(p)) > 0; }
   bool has_groups(const OptimizerGroup& o) const {
-    return std::any_of(o.params.begin(), o.params.end(),
-                       [&](ValueId p) { return groups_of(p) > 1; });
+    return std::any_of(o.params.begin(), o.params.end(), [&](ValueId p) { return grouped(p); });
   }
 
   // Weights that the model itself writes are decayed as the last micro-batch leaves them, not as
@@ -83,7 +79,7 @@ class Splitter {
 
   // The count of micro-batches is that of all replicas: a group of them keeps a sum.
   bool running(ValueId p) const {
-    return ctx_.mean_reduction && ctx_.running_mean && groups_of(p) == 1;
+    return ctx_.mean_reduction && ctx_.running_mean && !grouped(p);
   }
 
   // How many micro-batches of this step came before.
@@ -120,7 +116,7 @@ class Splitter {
     ValueId total = update_->add_source(SourceKind::kBuffer, name, t);
     update_->updates.push_back({total, fill_zero(t)});
     Term reduced = cast({&*there_, total}, gradient.type().dtype);
-    if (ctx_.mean_reduction && !running(p)) reduced = reduced * scale(groups_of(p));
+    if (ctx_.mean_reduction && !running(p)) reduced = reduced * scale();
     return reduced.v;
   }
 
@@ -154,9 +150,9 @@ class Splitter {
     return update_->add_source(SourceKind::kBuffer, name, t);
   }
 
-  double scale(int64_t groups = 1) const {
-    return static_cast<double>(groups) / static_cast<double>(ctx_.gradient_accumulation);
-  }
+  // The mean is over all replicas, also of a parameter with a value per group of them: then groups
+  // that share the data's work and groups that share the model's train as one big model.
+  double scale() const { return 1.0 / static_cast<double>(ctx_.gradient_accumulation); }
 
   Graph& g_;
   const PassContext& ctx_;

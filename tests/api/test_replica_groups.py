@@ -66,7 +66,7 @@ def test_gradients_are_reduced_within_a_group(opts, kind, shards, reduction, acc
         for r, g in enumerate(members(kind, shards)):
             gradient[g] += part[:, r].sum()
         if mean:
-            gradient /= accumulation * shards
+            gradient /= accumulation * 4
         own_velocity = 0.9 * own_velocity + gradient
         own = own - 0.5 * own_velocity
         shared_velocity = 0.9 * shared_velocity + (1.0 if mean else 4.0 * accumulation)
@@ -140,3 +140,32 @@ def test_an_executor_shows_parameters_of_its_root(opts):
     assert torch.equal(executor.own.data, model.own.data)
     assert torch.equal(torch.add(executor.own, 1), model.own + 1)
     assert repr(executor.own) == repr(model.own)
+
+
+@pytest.mark.parametrize("accumulation", [1, 2])
+def test_data_groups_and_model_groups_train_as_one_model(opts, accumulation):
+    """Two replicas share the columns of a matrix, twice over: the step of the whole matrix."""
+    torch.manual_seed(0)
+    whole = torch.randn(4, 6)
+    x = torch.randn(2 * accumulation, 4)  # each row goes to both halves of the model
+
+    class Half(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.columns = torch.nn.Parameter(torch.stack(whole.split(3, 1)))
+
+        def forward(self, x):
+            return poptorch.identity_loss((x @ self.columns).tanh().sum(1), "mean")
+
+    model = Half()
+    opts.replicationFactor(4)
+    opts.Training.gradientAccumulation(accumulation)
+    executor = poptorch.trainingModel(model, opts, poptorch.optim.SGD(model.parameters(), lr=0.5))
+    executor.columns.replicaGrouping(Kind.Orthogonal, 2, ONE)
+    executor(x.repeat_interleave(2, 0))
+
+    weight = whole.clone().requires_grad_()
+    # The loss of a replica is half of its row's: all four replicas are one mean over the rows.
+    ((x @ weight).tanh().sum(1).mean() / 2).backward()
+    expected = whole - 0.5 * weight.grad
+    torch.testing.assert_close(torch.cat(list(model.columns.detach()), 1), expected)

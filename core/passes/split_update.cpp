@@ -78,9 +78,7 @@ class Splitter {
   }
 
   // The count of micro-batches is that of all replicas: a group of them keeps a sum.
-  bool running(ValueId p) const {
-    return ctx_.mean_reduction && ctx_.running_mean && !grouped(p);
-  }
+  bool running(ValueId p) const { return ctx_.mean_reduction && ctx_.running_mean && !grouped(p); }
 
   // How many micro-batches of this step came before.
   Term count() {

@@ -42,7 +42,7 @@ PassContext context_of(const CompileOptions& options) {
   const RunConfig& run = options.run;
   PassContext ctx{options.training, run.gradient_accumulation * run.replicas,
                   options.mean_reduction, options.running_mean};
-  for (const GroupedParam& p : run.grouped) ctx.groups[p.name] = run.replicas / p.group_size;
+  for (const GroupedParam& p : run.grouped) ctx.grouped.insert(p.name);
   ctx.stochastic_rounding = options.stochastic_rounding;
   ctx.half_partials = options.half_partials;
   // A bad number in the middle of a region could vanish again, as in 1 / exp(1000).

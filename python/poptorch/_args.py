@@ -138,11 +138,14 @@ class Preparer:
             self._warned.add(reason)
             logger.warning(text)
 
-    def __call__(self, leaves: Leaves) -> list[torch.Tensor]:
-        """The tensors of a call as dense, contiguous CPU tensors that carry no gradient."""
-        return [self._prepare(name, tensor) for name, tensor in leaves]
+    def __call__(self, leaves: Leaves, *, compiling: bool = False) -> list[torch.Tensor]:
+        """The tensors of a call as dense CPU tensors that carry no gradient.
 
-    def _prepare(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
+        A program reads contiguous copies; capture sees the strides that the caller's tensors have.
+        """
+        return [self._prepare(name, tensor, compiling) for name, tensor in leaves]
+
+    def _prepare(self, name: str, tensor: torch.Tensor, compiling: bool) -> torch.Tensor:
         if tensor.dtype not in _SUPPORTED_DTYPES:
             raise createPoptorchError(
                 f"Unsupported tensor input type from pytorch: {tensor.dtype}. "
@@ -177,7 +180,7 @@ class Preparer:
                 "At least one input tensor is not contiguous: it is copied on every call. Call "
                 "contiguous() in the data pipeline to avoid this.",
             )
-            tensor = tensor.contiguous()
+            tensor = tensor if compiling else tensor.contiguous()
         return tensor
 
 

@@ -9,10 +9,11 @@ from typing import Any
 import torch
 
 from poptorch import _core
-from poptorch._args import Signature
+from poptorch._args import Leaves, Signature
 from poptorch._batching import Batching
 from poptorch._errors import Error, createPoptorchError, raise_core_error
 from poptorch._host_calls import is_inside
+from poptorch._logging import logger
 from poptorch._results import Spec, make_finish
 from poptorch._state import WeightSync
 from poptorch._template import Template
@@ -43,6 +44,7 @@ class Executable:
     Attributes:
         ready: whether it is on a device, with its weights; changed under ``exclusive`` only.
         anchored: the anchors of the last call.
+        strides: those of the first call's tensors, if the results depend on them; else None.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class Executable:
         self.visible_rules = [*rules[:first], *rules[end:]]
         self.ready = False
         self.anchored: list[torch.Tensor] = []
+        self.strides: list[tuple[int, ...]] | None = None
         self._run = program.run
         # A program does one thing at a time: the core runs without the GIL.
         self._lock = RLock()
@@ -131,6 +134,23 @@ class Executable:
         )
         checks.insert(0, tensor_check(tensors))
         del checks[_MOST_CHECKS:]
+
+    def check_strides(self, leaves: Leaves) -> None:
+        """Say, once, that the results are those for the strides of the first call."""
+        if self.strides is None:
+            return
+        pairs = zip(leaves, self.strides, strict=True)
+        names = [name for (name, tensor), strides in pairs if tensor.stride() != strides]
+        if not names:
+            return
+        self.strides = None
+        logger.warning(
+            "%s: the strides differ from those of the first call. Forward writes to a tensor that "
+            "is a view or a copy, depending on the strides of the inputs, and the program keeps "
+            "what it was in the first call. Call contiguous() on the inputs, or clone() on what is "
+            "written to.",
+            ", ".join(names),
+        )
 
     def call(self, tensors: Any, given: Any, sync: WeightSync | None) -> Any:
         """Run the program on prepared tensors; what it changes in place goes to ``given``.

@@ -173,6 +173,7 @@ class PoplarExecutor(Inspection):
         leaves = executable.template.leaves(self._signature.bind(args, kwargs))
         with real_tensors():
             tensors = self._prepare(leaves)
+        executable.check_strides(leaves)
         if all(tensor is passed for tensor, (_, passed) in zip(tensors, leaves, strict=True)):
             executable.learn(args, kwargs, self._signature, tensors)
         return tensors, [tensor for _, tensor in leaves]
@@ -233,7 +234,7 @@ class PoplarExecutor(Inspection):
         given = self._signature.bind(args, kwargs)
         warn_of_dicts(given)
         leaves = self._signature.leaves(given)
-        tensors = self._prepare(leaves)
+        tensors = self._prepare(leaves, compiling=True)
         bound = given.replaced(iter(tensors))
         # Before forward can change them.
         template = Template(self._signature, given)
@@ -261,7 +262,10 @@ class PoplarExecutor(Inspection):
         program, captured = compiled.program, compiled.captured
         names = [anchor.short for anchor in compiled.anchors if not anchor.is_state]
         executable = Executable(program, captured, batching, compiled.rules, names, template)
-        if all(tensor is passed for tensor, (_, passed) in zip(tensors, leaves, strict=True)):
+        if captured.follows_strides:
+            executable.strides = [tensor.stride() for tensor in tensors]
+        pairs = zip(tensors, leaves, strict=True)
+        if all(t is passed and t.is_contiguous() for t, (_, passed) in pairs):
             executable.learn(args, kwargs, self._signature, tensors)
         infos = (*captured.params, *captured.buffers)
         self._links.refresh()

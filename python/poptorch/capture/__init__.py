@@ -8,6 +8,7 @@ The heavy parts of torch are only loaded by the first capture.
 """
 
 import contextlib
+import functools
 import sys
 from dataclasses import dataclass, field
 from typing import Any
@@ -97,6 +98,8 @@ class Capture:
         overlapped: (file, line) of the first transfer that is to overlap with computation, or None.
         checks: (value, (file, line)) per output, of the last ones, that says whether a value that
             Python read in forward is another one.
+        follows_strides: whether results depend on the strides of the first inputs: views of them
+            are written to that are copies with other strides.
     """
 
     text: str
@@ -115,6 +118,7 @@ class Capture:
     dead_blocks: dict = field(default_factory=dict)
     overlapped: tuple | None = None
     checks: list[tuple[str, tuple[str, int]]] = field(default_factory=list)
+    follows_strides: bool = False
     _result: Any = None
     _leaves: list = field(default_factory=list)
     _head: list = field(default_factory=list)
@@ -189,10 +193,9 @@ def capture(
 
     native_ops = frozenset(native_ops)
     with lock, _deeper():
-        traced = trace_model(
+        trace = functools.partial(
+            trace_model,
             model,
-            args,
-            kwargs,
             training=training,
             native_ops=native_ops,
             module_scopes=module_scopes,
@@ -200,6 +203,15 @@ def capture(
             progress=progress,
             values_read=values_read,
         )
+        try:
+            traced = trace(args, kwargs)
+        except (RuntimeError, ValueError) as error:
+            # PyTorch refuses a view that needs other strides. On contiguous inputs, which is what
+            # an IPU has, it may be one.
+            dense = _contiguous(args, kwargs) if str(error).startswith(_NO_VIEW) else None
+            if dense is None:
+                raise
+            traced = trace(*dense)
         emitted = emit(traced, native_ops, name, loss_scaling)
     return _result(traced, emitted)
 
@@ -214,6 +226,21 @@ def _deeper():
         yield
     finally:
         sys.setrecursionlimit(before)
+
+
+_NO_VIEW = (
+    "view size is not compatible with input tensor's size and stride",
+    "Cannot view a tensor",
+)
+
+
+def _contiguous(args, kwargs):
+    """A call's (args, kwargs) with contiguous tensors; None if they are already."""
+    tensors = [t for _, t in structure.argument_leaves(args, kwargs)]
+    if all(t.is_contiguous() for t in tensors):
+        return None
+    leaves = iter([t.contiguous() for t in tensors])
+    return [structure.rebuild(a, leaves) for a in args], structure.rebuild(dict(kwargs), leaves)
 
 
 def _result(traced, e):
@@ -251,6 +278,7 @@ def _result(traced, e):
         dead_blocks=e.dead_blocks,
         overlapped=traced.overlapped,
         checks=[(check.value, check.where) for check in traced.checks],
+        follows_strides=traced.follows_strides,
         _result=_without_fakes(traced),
         _leaves=traced.result_leaves,
         _head=e.head,

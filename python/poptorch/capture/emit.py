@@ -22,7 +22,7 @@ from . import (  # noqa: F401
 )
 from ._torch_private import without_modes
 from .errors import make_error
-from .lowering import TABLE, Types
+from .lowering import TABLE, Types, memory_order
 from .outside import line_of, state_behind, warn_of_parameters
 from .placement import placed_ops
 from .rows import RULES
@@ -249,11 +249,9 @@ class _Emitter:
         """as_strided sees memory: its tensor is put in the order of memory, its offset becomes one
         from the tensor's first element."""
         x = node.args[0].meta["val"]
-        order = sorted(range(x.dim()), key=lambda d: -x.stride(d))
-        scatters = "scatter" in node.target.name()
-        dense = x.permute(order).is_contiguous() and not (scatters and not x.is_contiguous())
+        order = memory_order(x)
         offset = 0 if args[-1] is None else args[-1] - x.storage_offset()
-        if not dense or offset < 0:
+        if not x.permute(order).is_contiguous() or offset < 0:
             raise make_error("as_strided on a tensor that is not contiguous", line_of(node))
         if not x.is_contiguous():
             args[0] = self.w.permute(args[0], order)

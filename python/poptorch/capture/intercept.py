@@ -22,6 +22,7 @@ from . import (
 )
 from .errors import make_error, user_frame
 from .least_squares import lstsq
+from .mutations import storage_key
 
 _VALUE_READS = {
     torch.Tensor.tolist: ".tolist()",
@@ -474,6 +475,15 @@ HANDLERS = {
 }
 
 
+# Whether these return a view or a copy depends on the strides of their tensor.
+_VIEW_OR_COPY = frozenset(
+    getattr(space, name)
+    for space in (torch, torch.Tensor)
+    for name in ("reshape", "flatten", "ravel", "contiguous", "reshape_as", "to")
+    if hasattr(space, name)
+)
+
+
 class Interceptor(private.TorchFunctionMode):
     """Sends the listed functions to their handlers and marks the results of loss functions."""
 
@@ -513,6 +523,8 @@ class Interceptor(private.TorchFunctionMode):
         casting = self.session.casting
         if casting is not None and self.session.in_forward:
             args, kwargs = casting.arguments(func, args, kwargs)
+        if func in _VIEW_OR_COPY:
+            return self._view_or_copy(func, args, kwargs)
         handler = HANDLERS.get(func)
         if handler is None:  # _doors may have put another in its place
             handler = HANDLERS.get(getattr(func, "__wrapped__", None))
@@ -525,3 +537,10 @@ class Interceptor(private.TorchFunctionMode):
             return func(*args, **kwargs)
         with self:
             return body(*args, **kwargs)
+
+    def _view_or_copy(self, func, args, kwargs):
+        out = func(*args, **kwargs)
+        for tensor in (out, *args[:1]):
+            if isinstance(tensor, private.FakeTensor):
+                self.session.views_or_copies.add(storage_key(tensor))
+        return out

@@ -4,7 +4,7 @@
 import torch
 
 from ._torch_private import without_modes
-from .lowering import lower
+from .lowering import lower, memory_order
 from .writer import MissingRow, Value, count, literal_of
 
 _FULL_END = 2**62
@@ -436,10 +436,15 @@ def _(w, n, grad, shape, offset, dim1, dim2):
 
 @lower("as_strided_scatter")
 def _(w, n, x, src, size, stride, offset):
-    if not count(size):
+    """x comes in the order of memory; the result goes back to the order of its dims."""
+    if count(size):
+        args = [x, w.cast(src, x.dtype), list(size), list(stride), offset or 0]
+        x = w.op("as_strided_scatter", args, x.dtype, x.shape)
+    source = n.node.args[0].meta["val"]
+    if source.is_contiguous():
         return x
-    args = [x, w.cast(src, x.dtype), list(size), list(stride), offset or 0]
-    return w.op("as_strided_scatter", args, x.dtype, x.shape)
+    order = memory_order(source)
+    return w.permute(x, sorted(range(len(order)), key=order.__getitem__))
 
 
 @lower("unfold_backward")

@@ -55,6 +55,11 @@ class Types:
         return all(_only_gradients(u) for u in self.node.users if u.args[1] == i)
 
 
+def memory_order(x):
+    """The dims of a tensor from the outermost in memory to the innermost."""
+    return sorted(range(x.dim()), key=lambda d: (-x.stride(d), x.shape[d] != 1))
+
+
 def _only_gradients(node):
     for user in node.users:
         if user.target is torch.ops.aten.detach.default:  # saved for the gradient

@@ -68,6 +68,7 @@ class Traced:
     blocks: dict = field(default_factory=dict)  # Session.blocks
     overlapped: tuple | None = None  # line of the first transfer that is to overlap
     checks: list = field(default_factory=list)  # frozen.Check per output after those
+    follows_strides: bool = False  # which tensors are aliases depends on the strides of the inputs
 
 
 class Session:
@@ -90,6 +91,8 @@ class Session:
         self.blocks = {}  # block -> tag of its first op that does something
         self.overlap = Overlap()
         self.convolutions = 0
+        self.views_or_copies = set()  # storages of which one or the other was made, by strides
+        self.follows_strides = False  # one of them was written to after that
         self.last_tag = Tag("", 0, "", False, *placement.DEFAULT)
         self.name_scopes = []
         self.hosting = False  # runs a function for real, to see what it returns
@@ -116,6 +119,11 @@ class Session:
                 return private.without_modes(function)
         finally:
             self.in_forward, self.hosting = True, False
+
+    def note_write(self, func, args):
+        """Notices a write whose reach depends on the strides of the inputs."""
+        if self.views_or_copies and func._schema.is_mutable and isinstance(args[0], torch.Tensor):
+            self.follows_strides |= mutations.storage_key(args[0]) in self.views_or_copies
 
     def warn_of_draw(self, tag):
         """Python has read a random number; says so once per line."""
@@ -202,6 +210,7 @@ class _Tagger(private.TorchDispatchMode):
             if tag.block and tag.block not in session.blocks and _does_something(func, args):
                 session.blocks[tag.block] = tag
             session.convolutions += func is torch.ops.aten.convolution.default
+            session.note_write(func, args)
         private.set_node_tag({"tag": tag})
         kwargs = kwargs or {}
         check = CHECKS.get(func)
@@ -305,7 +314,7 @@ def trace_model(
     with fake_mode:
         for slot in slots:
             slot.fake = fake_state(slot, casting)
-        fake_inputs = [torch.empty(t.shape, dtype=t.dtype) for _, t in inputs]
+        fake_inputs = [torch.empty_strided(t.shape, t.stride(), dtype=t.dtype) for _, t in inputs]
 
     def joint(*tensors):
         return _run_joint(model, args, kwargs, session, traced, tensors)
@@ -325,6 +334,7 @@ def trace_model(
     traced.streams = session.streams
     traced.blocks = session.blocks
     traced.overlapped = session.overlap.where
+    traced.follows_strides = session.follows_strides
     return traced
 
 

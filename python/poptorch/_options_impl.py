@@ -21,8 +21,8 @@ def option_setter(method: _Method) -> _Method:
 
 
 def is_setter(kind: type, name: str) -> bool:
-    """Whether ``name`` is a method of ``kind`` that sets options."""
-    return bool(getattr(inspect.getattr_static(kind, name, None), "sets_options", False))
+    """Whether ``name`` is a method that sets options, also where a subclass has its own."""
+    return any(getattr(vars(cls).get(name), "sets_options", False) for cls in kind.__mro__)
 
 
 class OptionsDict:

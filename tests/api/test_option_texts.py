@@ -162,6 +162,22 @@ def test_no_setter_takes_values_that_it_cannot_use(section, name):
         opts.outputMode(poptorch.OutputMode.All).toDict()
 
 
+def test_setters_of_subclasses_are_setters(tmp_path):
+    class Options(poptorch.Options):
+        def deviceIterations(self, device_iterations):
+            return super().deviceIterations(2 * device_iterations)
+
+        def helper(self, value):
+            raise NotImplementedError
+
+    path = tmp_path / "poptorch.conf"
+    path.write_text("deviceIterations(4)")
+    assert Options().from_json('{"deviceIterations": 3}').device_iterations == 6
+    assert Options().loadFromFile(path).device_iterations == 8
+    with pytest.raises(AttributeError, match="Invalid attribute helper"):
+        Options().from_json('{"helper": 3}')
+
+
 def test_the_variable_of_bad_default_options_is_named(monkeypatch):
     monkeypatch.setenv("POPTORCH_DEFAULT_OPTIONS", '{"__init__": []}')
     with pytest.raises(AttributeError) as caught:

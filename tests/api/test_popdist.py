@@ -70,6 +70,12 @@ def test_what_the_launcher_decides_cannot_be_set(call, name):
             call(each)
 
 
+def test_default_options_cannot_set_it_either(monkeypatch):
+    monkeypatch.setenv("POPTORCH_DEFAULT_OPTIONS", '{"replicationFactor": 2}')
+    with pytest.raises(RuntimeError, match="Cannot call `replicationFactor`"):
+        popdist.poptorch.Options()
+
+
 def test_a_model_trains_with_the_replicas_of_one_instance(launched, regression, batch):
     launched(2, 2, 0)
     popdist.init()

@@ -381,8 +381,7 @@ class PoplarExecutor(Inspection):
             self._upload_weights()
 
     def _upload_weights(self) -> None:
-        self._sync.stale = False
-        self._upload()
+        self._upload()  # which may refuse: what was trained is still to be fetched then
         self._sync.fetched()
 
     def copyNamedBuffersToDevice(self) -> None:

@@ -278,3 +278,21 @@ def test_a_loss_that_is_not_called(batch, opts):
     text = r"The model has criterion \(MSELoss\), but forward does not call it"
     with pytest.raises(poptorch.Error, match=text):
         poptorch.trainingModel(Optional(calls=False), opts)(batch[0], batch[0], batch[1])
+
+
+@pytest.mark.parametrize(
+    "body, warned",
+    [
+        (lambda y, target: F.mse_loss(y, target) * 0.5, True),
+        (lambda y, target: F.mse_loss(y, target) + 0.1 * y.pow(2).sum(), True),
+        (lambda y, target: (y, -F.mse_loss(y, target)), True),
+        (lambda y, target: F.mse_loss(y, target), False),
+        (lambda y, target: (y * 2, F.mse_loss(y * 2, target).mean().reshape(1)), False),
+        (lambda y, target: (F.mse_loss(y, target), F.mse_loss(y, target).detach() * 2)[0], False),
+        (lambda y, target: poptorch.identity_loss(F.mse_loss(y, target) * 0.5, "none"), False),
+        (lambda y, target: (F.mse_loss(y, target), y * 2)[1], False),
+    ],
+)
+def test_work_on_a_loss_that_does_not_count_is_warned_about(body, warned, batch, opts, log):
+    poptorch.trainingModel(Model(body), opts)(*batch)
+    assert ("factors and terms that came later" in log.text) == warned

@@ -11,6 +11,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from poptorch._errors import Error
+from poptorch._logging import logger
 
 from . import _torch_private as private
 from . import errors, state
@@ -126,6 +127,43 @@ def loss_hint(session):
         if name and loss and not session.progress.has_entered(module):
             return f" The model has {name} ({type(module).__name__}), but forward does not call it."
     return ""
+
+
+# Nodes of autograd that make another number of a loss; not those that give it another form.
+_WORK = ("Add", "Sub", "Mul", "Div", "Neg", "Pow", "Exp", "Log", "Sqrt")
+
+
+def _work_on(loss, tensor):
+    """Names of the nodes between `tensor` and the loss that it is computed from; None if it is
+    not."""
+    nodes, todo, met = [], [tensor.grad_fn], False
+    seen = set()
+    while todo:
+        node = todo.pop()
+        if node is loss.grad_fn:
+            met = True
+        elif node is not None and node not in seen:
+            seen.add(node)
+            nodes.append(node.name())
+            # What the loss itself was computed from is older than it.
+            if node._sequence_nr() >= loss.grad_fn._sequence_nr():
+                todo += [n for n, _ in node.next_functions]
+    return nodes if met else None
+
+
+def warn_of_work_on(loss, where, results):
+    """Says so if forward returns what it made of the loss instead of the loss."""
+    if loss.grad_fn is None:
+        return
+    ways = [_work_on(loss, t) for t in results if t.grad_fn is not None]
+    ways = [way for way in ways if way is not None]
+    if ways and all(any(name.startswith(_WORK) for name in way) for way in ways):
+        logger.warning(
+            "What forward returns is computed from the loss, but what is trained is the loss as it "
+            "was found: factors and terms that came later do not count. Mark the final one with "
+            "poptorch.identity_loss(loss, reduction='none').\n  at %s",
+            errors.describe(where),
+        )
 
 
 @contextlib.contextmanager

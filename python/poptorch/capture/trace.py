@@ -28,7 +28,7 @@ from .progress import Progress
 from .python_state import PythonState
 from .ragged import RaggedLabels
 from .slots import Swap, collect_state, fake_state, fake_view, find_owners, refuse_shared
-from .telling import loss_hint, told, warnings_of_user
+from .telling import loss_hint, told, warn_of_work_on, warnings_of_user
 
 NO_LOSS = "Couldn't find a loss in graph!"
 MANY_LOSSES = (
@@ -438,6 +438,7 @@ def _train(session, traced, result):
     gradients = _differentiate(session, loss, wanted)
     traced.grads = [s for s, g in zip(wanted, gradients, strict=False) if g is not None]
     _warn_about_loss(loss, where, wanted, traced.grads)
+    warn_of_work_on(loss, where, [leaf for _, leaf in structure.tensors_of(traced.result)])
     return [loss, *[g for g in gradients if g is not None]]
 
 

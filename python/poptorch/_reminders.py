@@ -3,7 +3,9 @@
 the optimizer, ``train()`` and ``eval()``."""
 
 import functools
+import itertools
 import types
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -13,6 +15,7 @@ from poptorch.capture.self_updates import functions_in
 
 #: (dict, key, value): what a program assumes to be there, by identity.
 Assumption = tuple[dict[str, Any], str, Any]
+_NOTHING: Assumption = ({"": None}, "", None)
 _MODES = {True: "train", False: "eval"}
 
 
@@ -68,48 +71,52 @@ class Reminders:
 
     Attributes:
         given: the module that the user has wrapped.
-        assumed: what a call compares with what is there.
+        assumed: what every call compares with what is there.
+        turns: the rest, of which every call for training compares one.
     """
 
     def __init__(self, captured: torch.nn.Module, model: torch.nn.Module, training: bool) -> None:
         self.given = model
         self.assumed: tuple[Assumption, ...] = ()
+        self.turns: Iterator[Assumption] = itertools.repeat(_NOTHING)
         self._captured = captured
         self._model = model
         self._training = training
-        self._mode: Assumption | None = None
-        self._sent: list[tuple[dict[str, Any], dict[str, Any]]] = []  # groups, and what was sent
+        self._modes: list[tuple[str, torch.nn.Module, bool]] = []  # the model's own is the first
+        self._optimizer: Any = None
+        self._sent: list[dict[str, Any]] = []  # values of the optimizer, then of its groups
         self._told: set[str] = set()
 
     def compiled(self) -> None:
         """The model was compiled in the mode that it has now."""
         self._warn_of_mode()
-        self._mode = None
+        layers = list(self._captured.named_modules())[1:] if self._training else []
+        self._modes = [(n, m, m.training) for n, m in layers if _follows_mode(m)]
         if any(_follows_mode(module) for module in self._captured.modules()):
-            self._mode = (self._model.__dict__, "training", self._model.training)
+            self._modes.insert(0, ("model", self._model, self._model.training))
+        self._told.discard("mode")
         self._assume()
 
     def sent(self, optimizer: Any) -> None:
         """The program has the values that the optimizer has now."""
-        self._sent = [(group, dict(group)) for group in optimizer.param_groups]
+        self._optimizer = optimizer
+        self._sent = _values_of(optimizer)
         self._assume()
 
     def tell(self) -> None:
         """Something is no longer what a call assumes: says what, and assumes what is there now."""
-        if self._mode is not None and self._model.training is not self._mode[2]:
+        changed = [(name, now.training) for name, now, was in self._modes if now.training != was]
+        if changed and "mode" not in self._told:
             self._told.add("mode")
+            name, now = changed[0]
             logger.warning(
-                "%s() was called on the model after it was compiled: the program does not follow "
-                "and goes on in %s mode. Wrap the model again to compile it in the other mode.",
-                _MODES[self._model.training],
-                _MODES[not self._model.training],
+                "%s() was called on %s after it was compiled: the program does not follow and goes "
+                "on in %s mode. Wrap the model again to compile it in the other mode.",
+                _MODES[now],
+                name if name == "model" else repr(name),
+                _MODES[not now],
             )
-        changes = [
-            f"{key} of group {number} from {sent[key]!r} to {group[key]!r}"
-            for number, (group, sent) in enumerate(self._sent)
-            for key in sorted(sent.keys() & group.keys() - {"params"})
-            if not _equal(group[key], sent[key])
-        ]
+        changes = _differences(self._sent, _values_of(self._optimizer)) if self._sent else []
         if changes and "values" not in self._told:
             self._told.add("values")
             logger.warning(
@@ -120,13 +127,23 @@ class Reminders:
         self._assume()
 
     def _assume(self) -> None:
-        found = []
-        if self._mode is not None and "mode" not in self._told:
-            found.append(self._mode)
-        if "values" not in self._told:
-            # What schedulers change; the objects that are there now may be equal to others.
-            found += [(group, "lr", group["lr"]) for group, _ in self._sent if "lr" in group]
-        self.assumed = tuple(found)
+        """What is there now; the objects may be others than those that were sent, and equal."""
+        fixed: list[Assumption] = []
+        rest: list[Assumption] = []
+        if "mode" not in self._told:
+            flags = [(module.__dict__, "training", was) for _, module, was in self._modes]
+            fixed, rest = flags[:1], flags[1:]
+        optimizer = self._optimizer
+        if optimizer is not None and "values" not in self._told:
+            # Loading a state makes new groups. Rates are what schedulers change.
+            fixed.append((optimizer.__dict__, "param_groups", optimizer.param_groups))
+            for group in optimizer.param_groups:
+                fixed += [(group, "lr", group["lr"])] if "lr" in group else []
+                rest += [(group, k, group[k]) for k in optimizer.defaults if k in group]
+            if "loss_scaling" in optimizer.__dict__:
+                rest.append((optimizer.__dict__, "loss_scaling", optimizer.loss_scaling))
+        self.assumed = tuple(fixed)
+        self.turns = itertools.cycle(rest or [_NOTHING])
 
     def _warn_of_mode(self) -> None:
         """Say what the mode means in which the model is compiled."""
@@ -156,5 +173,21 @@ class Reminders:
             )
 
 
-def _equal(a: Any, b: Any) -> bool:
-    return a is b or bool(a == b)
+# Values of an optimizer --------------------------------------------------------------------------
+
+
+def _values_of(optimizer: Any) -> list[dict[str, Any]]:
+    own = {k: v for k, v in optimizer.__dict__.items() if k == "loss_scaling"}
+    groups = [{k: v for k, v in g.items() if k != "params"} for g in optimizer.param_groups]
+    return [own, *groups]
+
+
+def _differences(before: list[dict[str, Any]], now: list[dict[str, Any]]) -> list[str]:
+    """What is not equal, in words."""
+    found = []
+    for number, (old, new) in enumerate(zip(before, now, strict=False)):
+        owner = f" of group {number - 1}" if number else ""
+        for key in sorted(old.keys() & new.keys()):
+            if old[key] is not new[key] and not bool(old[key] == new[key]):
+                found.append(f"{key}{owner} from {old[key]!r} to {new[key]!r}")
+    return found

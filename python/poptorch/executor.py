@@ -132,6 +132,9 @@ class PoplarExecutor(Inspection):
             sync = None
             if self._training:
                 sync = self._sync
+                holder, key, value = next(self._reminders.turns)
+                if holder[key] is not value:
+                    self._reminders.tell()
                 optimizer = self._optimizer
                 if getattr(optimizer, "host_state_is_dirty", False):
                     self._links.refresh()

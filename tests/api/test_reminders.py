@@ -15,7 +15,7 @@ Y = torch.zeros(4, 2)
 RATE = "but the program goes on with the old values"
 LEFT = "The model is trained in eval mode"
 LATE = "was called on the model after it was wrapped"
-TOO_LATE = "was called on the model after it was compiled"
+TOO_LATE = "after it was compiled: the program does not follow"
 WORDS = (RATE, LEFT, LATE, TOO_LATE)
 
 
@@ -111,6 +111,38 @@ def test_a_momentum_that_a_scheduler_cycles_is_named(said):
     executor(X, Y)
     (text,) = said()
     assert "lr of group 0" in text and "momentum of group 0" in text
+
+
+def test_values_that_no_scheduler_changes(said):
+    model = Regression()
+    optimizer = poptorch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, loss_scaling=2.0)
+    executor = poptorch.trainingModel(model, quiet(), optimizer)
+    executor(X, Y)
+    optimizer.param_groups[0]["momentum"] = 0.5
+    optimizer.loss_scaling = 4.0
+    for _ in range(20):  # one value is looked at in each call
+        executor(X, Y)
+    (text,) = said()
+    assert "momentum of group 0 from 0.9 to 0.5" in text
+    assert "loss_scaling from 2.0 to 4.0" in text
+
+
+def test_a_state_that_was_loaded_is_another_optimizer(said):
+    model = Regression()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    executor = poptorch.trainingModel(model, quiet(), optimizer)
+    executor(X, Y)
+    state = optimizer.state_dict()
+    optimizer.load_state_dict(state)
+    executor(X, Y)
+    assert said() == [], "nothing has changed"
+    optimizer.param_groups[0]["lr"] = 0.2
+    executor(X, Y)
+    assert len(said()) == 1
+    executor.setOptimizer(optimizer)
+    optimizer.load_state_dict(state)
+    executor(X, Y)
+    assert len(said()) == 1, "it is said once"
 
 
 # train() and eval() ------------------------------------------------------------------------------
@@ -227,7 +259,7 @@ def test_the_modes_of_a_compiled_inference_model(said):
     assert torch.equal(executor(X), first), "dropout is still off"
     executor(X)
     (text,) = said()
-    assert text.startswith("train() " + TOO_LATE) and "goes on in eval mode" in text
+    assert text.startswith("train() was called on model " + TOO_LATE) and "goes on in eval mode" in text
 
 
 def test_the_modes_of_a_compiled_training_model(said):
@@ -239,7 +271,31 @@ def test_the_modes_of_a_compiled_training_model(said):
     model.eval()
     assert not torch.equal(executor(X), executor(X)), "dropout is still on"
     (text,) = said()
-    assert text.startswith("eval() " + TOO_LATE) and "goes on in train mode" in text
+    assert text.startswith("eval() was called on model " + TOO_LATE) and "goes on in train mode" in text
+
+
+def test_a_layer_that_is_frozen_after_compiling(said):
+    model = Dropped()
+    model.norm = nn.BatchNorm1d(3)
+    executor = poptorch.trainingModel(model, quiet())
+    executor(X)
+    model.norm.eval()
+    for _ in range(20):  # one layer is looked at in each call
+        executor(X)
+    (text,) = said()
+    assert text.startswith("eval() was called on 'norm' after it was compiled")
+
+
+def test_each_reminder_is_given_once(said):
+    model = Dropped()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    executor = poptorch.trainingModel(model, quiet(), optimizer)
+    executor(X)
+    for step in range(6):
+        model.train(step % 2 == 0)
+        optimizer.param_groups[0]["lr"] /= 2
+        executor(X)
+    assert len(said(TOO_LATE)) == 1 and len(said(RATE)) == 1
 
 
 def test_modes_that_change_between_calls_as_in_torch(said):

@@ -12,6 +12,7 @@ import torch
 from poptorch._errors import createPoptorchError
 from poptorch._logging import logger
 from poptorch._memory import check_input
+from poptorch._state import Watched
 from poptorch._suggest import did_you_mean
 from poptorch.capture import structure
 
@@ -173,6 +174,8 @@ class Preparer:
                 "computed on the IPU for parameters only.",
             )
             tensor = tensor.detach()
+        if isinstance(tensor, Watched):
+            tensor = tensor.detach()  # which fetches its values
         tensor = tensor.resolve_neg()
         if not tensor.is_contiguous():
             self._warn(

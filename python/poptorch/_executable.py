@@ -165,6 +165,8 @@ class Executable:
         addresses = [t.data_ptr() for t in outputs]
         if addresses.count(0) != self._without_memory:
             return self._call_with_real_outputs(tensors, given, sync)
+        # Before the lock: reading the address of a watched tensor may fetch its values.
+        inputs = [t.data_ptr() for t in tensors]
         lock = self._lock
         if not lock.acquire(False):
             self._wait_for_other_thread()
@@ -178,7 +180,7 @@ class Executable:
             if sync is not None:
                 sync.stale = True
             try:
-                self._run([t.data_ptr() for t in tensors], addresses)
+                self._run(inputs, addresses)
             except _core.Error as exc:
                 self._recover()
                 raise_core_error(exc)

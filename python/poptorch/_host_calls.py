@@ -25,6 +25,11 @@ def is_inside(program: Any) -> bool:
     return id(program) in getattr(_inside, "programs", ())
 
 
+def in_host_call() -> bool:
+    """Whether this thread runs a host call of any program."""
+    return bool(getattr(_inside, "programs", ()))
+
+
 def bind_host_calls(program: Any) -> int:
     """Give the program a function for each of its host calls; returns how many there are."""
     warned = set()

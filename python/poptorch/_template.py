@@ -12,6 +12,7 @@ from poptorch._args import Bound, Leaves, Signature
 from poptorch._errors import createPoptorchError
 from poptorch._frozen import Frozen, difference, freeze
 from poptorch._memory import check_input
+from poptorch._state import Watched
 from poptorch.capture import structure
 
 _HINT = (
@@ -52,7 +53,7 @@ _Kept = TensorTemplate | ItemsTemplate | NamedTemplate | Frozen
 
 def template_of(value: Any) -> _Kept:
     """What is kept of an argument."""
-    kind = type(value)
+    kind = _kind_of(value)
     if isinstance(value, torch.Tensor):
         return TensorTemplate(kind, value.shape, value.dtype)
     parser = structure.parser_for(value)
@@ -66,6 +67,13 @@ def template_of(value: Any) -> _Kept:
         fields = structure.fields_of(value)
         return NamedTemplate(kind, {k: template_of(v) for k, v in fields.items()}, True)
     return freeze(value)
+
+
+def _kind_of(value: Any) -> type:
+    """Its class; of a tensor of a training model that which it has outside of it."""
+    if isinstance(value, Watched):
+        return torch.nn.Parameter if isinstance(value, torch.nn.Parameter) else torch.Tensor
+    return type(value)
 
 
 class Template:
@@ -103,10 +111,11 @@ def _mismatch(text: str) -> Exception:
 
 
 def _compare(name: str, expected: _Kept, value: Any, out: Leaves) -> None:
-    if type(value) is not expected.kind:
+    kind = _kind_of(value)
+    if kind is not expected.kind:
         if isinstance(value, torch.Tensor):
             check_input(value, name)
-        raise _mismatch(f"Type mismatch for {name}: expected {expected.kind} but got {type(value)}")
+        raise _mismatch(f"Type mismatch for {name}: expected {expected.kind} but got {kind}")
     if isinstance(expected, TensorTemplate):
         _compare_tensors(name, expected, value)
         out.append((name, value))

@@ -17,6 +17,7 @@ from poptorch._blocks import module_repr
 from poptorch._compiling import compile_model
 from poptorch._errors import Error, createPoptorchError
 from poptorch._executable import NOT_READY, Executable
+from poptorch._host_calls import in_host_call
 from poptorch._inspection import Anchor, Inspection
 from poptorch._logging import logger
 from poptorch._memory import host_defaults
@@ -299,7 +300,7 @@ class PoplarExecutor(Inspection):
         executable = self._executable
         if executable is None:
             raise createPoptorchError(_NOT_COMPILED)
-        with executable.exclusive():
+        with capture_lock, executable.exclusive():
             if self._executable is not executable:  # destroyed while this thread waited
                 raise createPoptorchError(_NOT_COMPILED)
             yield
@@ -329,7 +330,7 @@ class PoplarExecutor(Inspection):
         """Free the program, with the weights back on the host; the next call compiles again."""
         with self._lock:
             if self._executable is not None:
-                with capture_lock, self._exclusive():
+                with self._exclusive():
                     self._fetch_state()
                     self._forget_program()
             if self._training and _state.is_wrapped(self._user_model):
@@ -358,12 +359,13 @@ class PoplarExecutor(Inspection):
 
     def copyWeightsToHostIfNeeded(self) -> bool:
         """Fetch the weights if the program has changed them; says whether it had."""
-        with capture_lock:  # the model has its own tensors
-            return self._sync.refresh()
+        if capture_lock.acquire(blocking=not in_host_call()):
+            capture_lock.release()  # no model is captured: its tensors have values
+        return self._sync.refresh()
 
     def copyWeightsToHost(self) -> None:
         """Fetch the weights from the device."""
-        with capture_lock, self._exclusive():
+        with self._exclusive():
             self._mover.download()
             self._sync.fetched()
 
@@ -371,16 +373,23 @@ class PoplarExecutor(Inspection):
         executable = self._executable
         if executable is None:
             return  # destroyed by another thread, which has fetched them
-        with capture_lock, executable.exclusive():
-            if self._sync.stale and self._executable is executable:
-                self.copyWeightsToHost()
+        # A function that a program calls has to do with what is there: others may wait for the end
+        # of the run that it is a part of.
+        if not capture_lock.acquire(blocking=not in_host_call()):
+            return
+        try:
+            with executable.exclusive():
+                if self._sync.stale and self._executable is executable:
+                    self.copyWeightsToHost()
+        finally:
+            capture_lock.release()
 
     def copyWeightsToDevice(self) -> None:
         """Send the weights to the device; what was trained since the last fetch is lost."""
         if self._executable is None:
             raise createPoptorchError(_NOT_COMPILED)
         self._links.refresh()
-        with capture_lock, self._exclusive():
+        with self._exclusive():
             self._upload_weights()
 
     def _upload_weights(self) -> None:
@@ -394,7 +403,7 @@ class PoplarExecutor(Inspection):
         names = self._options._Popart.options.get("updatableNamedBuffers")
         if not names:
             raise createPoptorchError("No named buffers marked as updatable")
-        with capture_lock, self._exclusive():
+        with self._exclusive():
             self._mover.upload(names)
 
     def load_state_dict(self, state_dict: dict[str, torch.Tensor], strict: bool = True) -> Any:
@@ -427,7 +436,7 @@ class PoplarExecutor(Inspection):
         self._attribute_watch(optimizer, self._options._relax_optimizer_checks)
         if self._device_optimizer is not None and self._is_attached:
             self._links.refresh()
-            with capture_lock, self._exclusive():
+            with self._exclusive():
                 self._send(settings)
                 self._write_optim_state_dict_if_needed()
 
@@ -524,7 +533,7 @@ class PoplarExecutor(Inspection):
             if self._is_attached:
                 raise createPoptorchError("Device is already attached")
             self._links.refresh()
-            with capture_lock, self._exclusive():
+            with self._exclusive():
                 self._on_device_attach()
 
     def detachFromDevice(self) -> None:
@@ -534,7 +543,7 @@ class PoplarExecutor(Inspection):
                 raise createPoptorchError(_NOT_COMPILED)
             if not self._is_attached:
                 raise createPoptorchError("Device is not attached")
-            with capture_lock, self._exclusive():
+            with self._exclusive():
                 self._fetch_state()
                 self._executable.ready = False
                 self._is_attached = False

@@ -334,3 +334,30 @@ def test_batches_are_combined_by_name(opts, workers):
     (batch,) = list(loader)
     assert torch.equal(batch["x"], -batch["y"])
     assert torch.equal(batch["x"].flatten(), torch.arange(4.0))
+
+
+def test_tensors_of_a_training_model_can_be_arguments(opts, regression, batch):
+    """With their newest values, on the side of the model's own training and of another program."""
+
+    class Adds(torch.nn.Module):
+        def forward(self, x, y):
+            return x + y
+
+    class Anchored(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("start", torch.zeros(2))
+            self.w = torch.nn.Parameter(torch.ones(2))
+
+        def forward(self, x):
+            self.start.add_(1)
+            return poptorch.identity_loss(self.w * x, "sum")
+
+    model, adds = Anchored(), poptorch.inferenceModel(Adds(), opts)
+    assert torch.equal(adds(model.start, model.w), torch.ones(2))
+    training = poptorch.trainingModel(model, opts, torch.optim.SGD(model.parameters(), lr=1.0))
+    for i in range(1, 4):
+        training(model.start if i == 1 else torch.full((2,), float(i - 1)))
+        assert torch.equal(adds(model.start, model.w), torch.full((2,), i + 1.0 - sum(range(i))))
+    with pytest.raises(poptorch.Error, match="but got <class 'torch.nn.parameter.Parameter'>"):
+        adds(model.w, model.w)

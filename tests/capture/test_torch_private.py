@@ -5,6 +5,7 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 import torch.utils.checkpoint as checkpoint
+from poptorch import _torch_calls as calls
 from poptorch.capture import _torch_private as private
 
 
@@ -144,3 +145,40 @@ def test_the_graph_so_far_knows_the_node_of_a_tensor():
     assert seen["nodes"] == [aten.add.Tensor, aten.mul_.Tensor]
     assert seen["memory"] and seen["of y"] not in seen["memory"]
     assert seen["same"] and seen["live"] == {True} and not seen["dead"]
+
+
+# Of calls -----------------------------------------------------------------------------------------
+
+
+def test_a_check_recognises_tensors_like_others():
+    x, y = torch.ones(2, 3), torch.ones(4, dtype=torch.int64)
+    check = calls.tensor_check([x, y])
+    assert check(torch.zeros(2, 3), torch.zeros(4, dtype=torch.int64))
+    others = (
+        x.t(),
+        x.t().contiguous().t(),
+        x[:1],
+        x.double(),
+        x.to("meta"),
+        torch._neg_view(x),
+        torch._efficientzerotensor((2, 3)),
+        x.clone().requires_grad_(),
+        torch.nn.Parameter(x, False),
+        _fake(2, 3),
+        None,
+        1.0,
+    )
+    for other in others:
+        assert not check(other, y)
+    assert calls.tensor_check([])()
+
+
+def test_modes_are_seen_and_put_aside():
+    assert not calls.any_mode()
+    for mode in (torch.device("meta"), private.FakeTensorMode()):
+        with mode:
+            assert calls.any_mode()
+            with calls.real_tensors():
+                tensor = torch.ones(2)
+            assert type(tensor) is torch.Tensor and tensor.is_cpu
+        assert tensor.tolist() == [1, 1]

@@ -95,10 +95,7 @@ class Executable:
         values = args if not kwargs else (*args, *kwargs.values())
         if order is not _IN_ORDER:
             values = [values[i] for i in order]
-        for check in checks:
-            if check(*values):
-                break
-        else:
+        if not checks[0](*values) and not any(check(*values) for check in checks[1:]):
             return None
         # Memory that was freed or shrunk behind a tensor's back.
         for value, (size, itemsize) in zip(values, self._sizes):  # noqa: B905

@@ -27,8 +27,9 @@ struct NormKernels {
   // Rows of `len` contiguous elements, `step` apart.
   void (*row_moments)(const float* x, int64_t rows, int64_t step, int64_t len, float* mean,
                       float* var);
+  // y = (x - mean) * scale + shift: with the mean inside the shift, equal values would not be zero
   void (*row_affine)(const float* x, int64_t x_step, float* y, int64_t y_step, int64_t rows,
-                     int64_t len, float scale, float shift);
+                     int64_t len, float mean, float scale, float shift);
   // sum of g, and of g * (x - mean)
   void (*row_grad_sums)(const float* g, int64_t g_step, const float* x, int64_t x_step,
                         int64_t rows, int64_t len, float mean, float* sum_g, float* sum_gx);
@@ -41,7 +42,7 @@ struct NormKernels {
   // arrays of 16.
   void (*lane_moments)(const float* x, Walk walk, WalkStep xs, int lanes, float* mean, float* var);
   void (*lane_affine)(const float* x, WalkStep xs, float* y, WalkStep ys, Walk walk, int lanes,
-                      const float* scale, const float* shift);
+                      const float* mean, const float* scale, const float* shift);
   void (*lane_grad_sums)(const float* g, WalkStep gs, const float* x, WalkStep xs, Walk walk,
                          int lanes, const float* mean, float* sum_g, float* sum_gx);
   void (*lane_grad)(const float* g, WalkStep gs, const float* x, WalkStep xs, float* dx,

@@ -63,22 +63,51 @@ TESSERA_INLINE void fetch(const float* p) {
   __builtin_prefetch(p, 0, 2);
 }
 
+struct Moments {
+  float mean, var;
+};
+
+// Mean and variance of all rows. The mean of the first pass has lost a few of its last digits.
+// Where they matter, because the values lie close together far from zero, they are measured around
+// it.
+TESSERA_INLINE Moments moments_of(const float* x, int64_t rows, int64_t step, int64_t len) {
+  const double count = static_cast<double>(rows) * static_cast<double>(len);
+  double sum = 0, square = 0;
+  for (int64_t r = 0; r < rows; ++r) {
+    const float* p = x + r * step;
+    sum += sum_row(len, [=](int64_t i, int64_t n) { return load_some(p + i, n); });
+  }
+  const auto m = static_cast<float>(sum / count);
+  const f32x16 mv = broadcast(m);
+  for (int64_t r = 0; r < rows; ++r) {
+    const float* p = x + r * step;
+    square += sum_row(len, [=](int64_t i, int64_t n) {
+      const f32x16 d = load_some(p + i, n) - mv;
+      return d * d;
+    });
+  }
+  const double var = square / count;
+  if (!(16 * var < static_cast<double>(m) * static_cast<double>(m)))
+    return {m, static_cast<float>(var)};
+  double around = 0;
+  for (int64_t r = 0; r < rows; ++r) {
+    const float* p = x + r * step;
+    around += sum_row(len, [=](int64_t i, int64_t n) { return load_some(p + i, n) - mv; });
+  }
+  const double shift = around / count, exact = var - shift * shift;
+  return {static_cast<float>(static_cast<double>(m) + shift),
+          static_cast<float>(exact > 0 ? exact : 0)};
+}
+
 void layer(const float* x, const float* w, const float* b, float* y, float* mean, float* rstd,
            int64_t rows, int64_t len, float eps) {
-  const float inv_len = 1.0f / static_cast<float>(len);
   for (int64_t r = 0; r < rows; ++r, x += len, y += len) {
-    const float m =
-        static_cast<float>(sum_row(len, [=](int64_t i, int64_t n) { return load_some(x + i, n); }) /
-                           static_cast<double>(len));
-    const f32x16 mv = broadcast(m);
-    const auto var = static_cast<float>(sum_row(len, [=](int64_t i, int64_t n) {
-      const f32x16 d = load_some(x + i, n) - mv;
-      return d * d;
-    }));
-    const float s = 1.0f / __builtin_sqrtf(var * inv_len + eps);
-    mean[r] = m;
+    const Moments at = moments_of(x, 1, 0, len);
+    // The last term makes NaN of a variance that is too large for its type: zero would hide it.
+    const float s = 1.0f / __builtin_sqrtf(at.var + eps) + (at.var - at.var);
+    mean[r] = at.mean;
     rstd[r] = s;
-    const f32x16 sv = broadcast(s);
+    const f32x16 mv = broadcast(at.mean), sv = broadcast(s);
     if (w && b)
       map_row(len, y, [=](int64_t i, int64_t n) {
         fetch(x + len + i);
@@ -194,32 +223,17 @@ void layer_grad(const float* g, const float* x, const float* mean, const float* 
 }
 
 void row_moments(const float* x, int64_t rows, int64_t step, int64_t len, float* mean, float* var) {
-  const double count = static_cast<double>(rows) * static_cast<double>(len);
-  double sum = 0;
-  for (int64_t r = 0; r < rows; ++r) {
-    const float* p = x + r * step;
-    sum += sum_row(len, [=](int64_t i, int64_t n) { return load_some(p + i, n); });
-  }
-  const auto m = static_cast<float>(sum / count);
-  const f32x16 mv = broadcast(m);
-  double square = 0;
-  for (int64_t r = 0; r < rows; ++r) {
-    const float* p = x + r * step;
-    square += sum_row(len, [=](int64_t i, int64_t n) {
-      const f32x16 d = load_some(p + i, n) - mv;
-      return d * d;
-    });
-  }
-  *mean = m;
-  *var = static_cast<float>(square / count);
+  const Moments m = moments_of(x, rows, step, len);
+  *mean = m.mean;
+  *var = m.var;
 }
 
 void row_affine(const float* x, int64_t x_step, float* y, int64_t y_step, int64_t rows, int64_t len,
-                float scale, float shift) {
-  const f32x16 a = broadcast(scale), b = broadcast(shift);
+                float mean, float scale, float shift) {
+  const f32x16 m = broadcast(mean), a = broadcast(scale), b = broadcast(shift);
   for (int64_t r = 0; r < rows; ++r, x += x_step, y += y_step) {
     const float* p = x;
-    map_row(len, y, [=](int64_t i, int64_t n) { return fma(load_some(p + i, n), a, b); });
+    map_row(len, y, [=](int64_t i, int64_t n) { return fma(load_some(p + i, n) - m, a, b); });
   }
 }
 
@@ -320,7 +334,9 @@ void lane_moments_t(const float* x, Walk walk, WalkStep xs, int lanes, float* me
   }
   const f32x16 shift = around.a * inv;
   store(mean, m + shift);
-  store(var, around.b * inv - shift * shift);
+  // The subtrahend is never infinite, so that a variance that is too large stays infinite.
+  const f32x16 most = broadcast(__FLT_MAX__), square = shift * shift;
+  store(var, around.b * inv - select(square > most, most, square));
 }
 
 void lane_moments(const float* x, Walk walk, WalkStep xs, int lanes, float* mean, float* var) {
@@ -332,20 +348,21 @@ void lane_moments(const float* x, Walk walk, WalkStep xs, int lanes, float* mean
 
 template <bool full>
 void lane_affine_t(const float* x, WalkStep xs, float* y, WalkStep ys, Walk walk, int lanes,
-                   const float* scale, const float* shift) {
-  const f32x16 a = load(scale), b = load(shift);
+                   const float* mean, const float* scale, const float* shift) {
+  const f32x16 m = load(mean), a = load(scale), b = load(shift);
   for (int64_t o = 0; o < walk.outer; ++o)
     for (int64_t i = 0; i < walk.inner; ++i)
       store_lanes<full>(y + o * ys.outer + i * ys.inner,
-                        fma(load_lanes<full>(x + o * xs.outer + i * xs.inner, lanes), a, b), lanes);
+                        fma(load_lanes<full>(x + o * xs.outer + i * xs.inner, lanes) - m, a, b),
+                        lanes);
 }
 
 void lane_affine(const float* x, WalkStep xs, float* y, WalkStep ys, Walk walk, int lanes,
-                 const float* scale, const float* shift) {
+                 const float* mean, const float* scale, const float* shift) {
   if (lanes == 16)
-    lane_affine_t<true>(x, xs, y, ys, walk, lanes, scale, shift);
+    lane_affine_t<true>(x, xs, y, ys, walk, lanes, mean, scale, shift);
   else
-    lane_affine_t<false>(x, xs, y, ys, walk, lanes, scale, shift);
+    lane_affine_t<false>(x, xs, y, ys, walk, lanes, mean, scale, shift);
 }
 
 template <bool full>

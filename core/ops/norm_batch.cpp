@@ -102,7 +102,7 @@ class BatchNormKernel final : public Kernel {
     for (int i = 0; i < n; ++i) {
       const float rstd = 1.0f / std::sqrt((training_ ? std::max(var[i], 0.0f) : var[i]) + eps_);
       a[i] = rstd * w_.at(c, ch + i, 1.0f);
-      b[i] = b_.at(c, ch + i, 0.0f) - mean[i] * a[i];
+      b[i] = b_.at(c, ch + i, 0.0f);
       const float old_mean = running_mean_.at(c, ch + i, 0.0f);
       const float old_var = running_var_.at(c, ch + i, 1.0f);
       keep(c, 0, ch + i, mean[i]);
@@ -113,9 +113,9 @@ class BatchNormKernel final : public Kernel {
       keep(c, 3, ch + i, training_ ? old_var + momentum_ * (unbiased - old_var) : old_var);
     }
     if (in_rows())
-      k.row_affine(x, xw_.step, y, yw_.step, xw_.rows, xw_.len, a[0], b[0]);
+      k.row_affine(x, xw_.step, y, yw_.step, xw_.rows, xw_.len, mean[0], a[0], b[0]);
     else
-      k.lane_affine(x, xw_.at, y, yw_.at, xw_.walk, n, a, b);
+      k.lane_affine(x, xw_.at, y, yw_.at, xw_.walk, n, mean, a, b);
   }
 
   bool eval_op_;

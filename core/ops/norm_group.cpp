@@ -60,8 +60,9 @@ Affine affine_of(const StepDesc& d, size_t w_arg, size_t b_arg) {
   return a;
 }
 
+// NaN if the variance is too large for its type: zero would hide it.
 float rstd_of(float var, float eps) {
-  return 1.0f / std::sqrt(std::max(var, 0.0f) + eps);
+  return 1.0f / std::sqrt(std::max(var, 0.0f) + eps) + (var - var);
 }
 
 // All positions of a group: one walk if the channels lie behind each other.
@@ -132,8 +133,8 @@ class GroupNormKernel final : public Kernel {
     keep(c, n, group, mean, rstd);
     for (int64_t ch = 0; ch < s.depth; ++ch) {
       const float scale = rstd * affine_.scale(c, first + ch);
-      const float shift = affine_.shift(c, first + ch) - mean * scale;
-      k.row_affine(x + ch * xp_.c, 0, y + ch * yp_.c, 0, 1, s.spatial, scale, shift);
+      k.row_affine(x + ch * xp_.c, 0, y + ch * yp_.c, 0, 1, s.spatial, mean, scale,
+                   affine_.shift(c, first + ch));
     }
   }
 
@@ -144,7 +145,7 @@ class GroupNormKernel final : public Kernel {
     const int64_t first = group * s.depth, total = count * s.depth;
     const float* x = c.ptr<const float>(x_) + n * xp_.n + first;
     float* y = c.ptr<float>(y_) + n * yp_.n + first;
-    alignas(64) float a[kLanes] = {}, b[kLanes] = {};
+    alignas(64) float a[kLanes] = {}, b[kLanes] = {}, m[kLanes] = {};
     double mean[kLanes] = {}, square[kLanes] = {};
     float rstd[kLanes] = {};
     for (int64_t ch = 0; ch < total; ch += kLanes) {
@@ -167,10 +168,11 @@ class GroupNormKernel final : public Kernel {
       for (int64_t i = 0; i < width; ++i) {
         const int64_t q = (ch + i) / s.depth;
         a[i] = rstd[q] * affine_.scale(c, first + ch + i);
-        b[i] = affine_.shift(c, first + ch + i) - static_cast<float>(mean[q]) * a[i];
+        b[i] = affine_.shift(c, first + ch + i);
+        m[i] = static_cast<float>(mean[q]);
       }
       k.lane_affine(x + ch, {0, xp_.s}, y + ch, {0, yp_.s}, {1, s.spatial}, static_cast<int>(width),
-                    a, b);
+                    m, a, b);
     }
   }
 
@@ -181,7 +183,8 @@ class GroupNormKernel final : public Kernel {
     const int count = static_cast<int>(std::min(s.lanes, s.batch - n));
     const float* x = c.ptr<const float>(x_) + n * xp_.n + first * xp_.c;
     float* y = c.ptr<float>(y_) + n * yp_.n + first * yp_.c;
-    alignas(64) float mean[kLanes], var[kLanes], rstd[kLanes] = {}, a[kLanes] = {}, b[kLanes] = {};
+    alignas(64) float mean[kLanes] = {}, var[kLanes] = {}, rstd[kLanes] = {}, a[kLanes] = {},
+                      b[kLanes] = {};
     WalkStep step;
     const Walk walk = group_walk(s, xp_, step);
     k.lane_moments(x, walk, step, count, mean, var);
@@ -193,10 +196,10 @@ class GroupNormKernel final : public Kernel {
       const float w = affine_.scale(c, first + ch), bias = affine_.shift(c, first + ch);
       for (int i = 0; i < count; ++i) {
         a[i] = rstd[i] * w;
-        b[i] = bias - mean[i] * a[i];
+        b[i] = bias;
       }
       k.lane_affine(x + ch * xp_.c, {0, xp_.s}, y + ch * yp_.c, {0, yp_.s}, {1, s.spatial}, count,
-                    a, b);
+                    mean, a, b);
     }
   }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Random ops that are not elementwise: randperm(key, stream) and multinomial(key, stream, weights,
 // samples, replacement). Their numbers come from the same counter-based generator as `uniform`.
+// probability(p) hands on numbers that are compared with it, and reports those that are none.
 #include "kernels/random.h"
 
 #include <algorithm>
@@ -138,9 +139,37 @@ class MultinomialKernel final : public Kernel {
   bool replacement_ = false;
 };
 
+class ProbabilityKernel final : public Kernel {
+ public:
+  explicit ProbabilityKernel(const StepDesc& d)
+      : p_(d.inputs[d.args.operand(0)]), out_(d.outputs[0]) {}
+  bool single_thread() const override { return p_.count() < 4096; }
+  bool may_fail() const override { return true; }
+
+  void run(const RunCtx& c) const override {
+    const auto [begin, end] = thread_range(c, p_.count(), 16);
+    const auto* p = c.ptr<const float>(p_);
+    auto* out = c.ptr<float>(out_);
+    int wrong = 0;
+    for (int64_t i = begin; i < end; ++i) {
+      wrong |= !(p[i] >= 0) | !(p[i] <= 1);
+      out[i] = p[i];
+    }
+    if (wrong) fail_run(c, "[bernoulli] expects all elements of p to be in [0, 1]");
+  }
+
+ private:
+  TensorRef p_, out_;
+};
+
 }  // namespace
 
 std::vector<TensorType> infer_random(const Graph& g, const Node& n) {
+  if (n.op == Op::Probability) {
+    const TensorType& p = g.type(n.arg_value(0));
+    user_check(p.dtype == DType::F32, "[probability] needs f32, got {}", name_of(p.dtype));
+    return {{p.dtype, p.shape, {}}};
+  }
   if (n.op == Op::RandPerm) return {{DType::I64, g.type(n.results[0]).shape, {}}};
   Dims shape = g.type(n.arg_value(2)).shape;
   user_check(shape.size() == 1 || shape.size() == 2,
@@ -160,6 +189,7 @@ Work work_random(const Graph& g, const Node& n) {
   w.kind = WorkKind::kRandom;
   for (ValueId v : n.operands) w.bytes += g.type(v).bytes();
   for (ValueId v : n.results) w.bytes += g.type(v).bytes();
+  if (n.op == Op::Probability) return w;
   int64_t words = g.type(n.results[0]).count();
   if (n.op == Op::Multinomial && !n.args.boolean(4)) words = g.type(n.arg_value(2)).count();
   w.flops = kFlopsPerWord * words;
@@ -168,6 +198,7 @@ Work work_random(const Graph& g, const Node& n) {
 
 KernelPtr make_random(const StepDesc& d) {
   if (d.op == Op::RandPerm) return make_randperm(d);
+  if (d.op == Op::Probability) return std::make_unique<ProbabilityKernel>(d);
   return make_widened(
       d, [](const StepDesc& f) -> KernelPtr { return std::make_unique<MultinomialKernel>(f); });
 }

@@ -3,6 +3,8 @@
 // activation, residual and mask fuse with it. The sums are taken of values shifted by one sample
 // per channel: the plain E[x^2] - E[x]^2 loses all digits when the mean is large against the
 // deviation. Half precision is computed in f32, as PyTorch does; the casts fuse too.
+#include <limits>
+
 #include "passes/pass.h"
 
 namespace tessera {
@@ -92,7 +94,9 @@ Values training_forward(Node& n, Builder& b) {
   ValueId s1 = e.sum(d), s2 = e.sum(e.on_x(Op::Mul, d, d));
   ValueId m = e.on_c(Op::Mul, s1, 1 / e.count);
   ValueId mean = e.on_c(Op::Add, m, shift);
-  ValueId var = e.on_c(Op::Sub, e.on_c(Op::Mul, s2, 1 / e.count), e.on_c(Op::Mul, m, m));
+  // The subtrahend is never infinite, so that a variance that is too large stays infinite.
+  ValueId square = e.on_c(Op::Minimum, e.on_c(Op::Mul, m, m), std::numeric_limits<float>::max());
+  ValueId var = e.on_c(Op::Sub, e.on_c(Op::Mul, s2, 1 / e.count), square);
   var = e.on_c(Op::Maximum, var, 0.0);
   ValueId rstd = e.rsqrt_of(var, eps);
   Values out{e.normalised(x, mean, rstd, w, bias), mean, rstd, n.results[3], n.results[4]};

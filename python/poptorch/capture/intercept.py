@@ -200,8 +200,21 @@ def _dropout(mode, func, args, kwargs):
         raise ValueError(f"dropout probability has to be between 0 and 1, but got {p}")
     if not training or p == 0.0:
         return x
-    out = torch.native_dropout(x, float(p), True)[0]
+    # With nothing kept eager multiplies by zero, which keeps NaN.
+    out = torch.native_dropout(x, float(p), True)[0] if p < 1.0 else x * 0
     return x.copy_(out) if inplace else out
+
+
+def _one_hot(mode, func, args, kwargs):
+    """By a scatter, which checks its indices; ATen compares, so that a wrong one has no place."""
+
+    def run(input, num_classes=-1):
+        if num_classes < 1 or input.dtype is not torch.int64 or not input.numel():
+            return NotImplemented
+        zeros = torch.zeros(*input.shape, num_classes, dtype=torch.int64, device=input.device)
+        return zeros.scatter(-1, input.unsqueeze(-1), 1)
+
+    return run(*args, **kwargs)
 
 
 def _reduce(loss, reduction):
@@ -436,6 +449,7 @@ HANDLERS = {
     library.ops.exported_loss.default: _exported_loss,
     F.scaled_dot_product_attention: _attention,
     F.dropout: _dropout,
+    F.one_hot: _one_hot,
     F.pad: _pad,
     torch.dropout: _dropout,
     torch.dropout_: _dropout,

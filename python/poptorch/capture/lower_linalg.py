@@ -24,12 +24,17 @@ def _weighted(x, factor):
     return x if factor == 1 else x * factor
 
 
-def _sum_of(x, product, beta, alpha):
-    """beta * x + alpha * product, where a beta of zero ignores x altogether."""
-    if not product.dtype.is_floating_point:
+def _sum_of(w, n, x, product, beta, alpha):
+    """beta * x + alpha * product(); with a factor of zero x or the product is not looked at, not
+    even for NaN."""
+    if not n.dtype.is_floating_point:
         beta, alpha = int(beta), int(alpha)
-    product = _weighted(product, alpha)
-    return product if beta == 0 else _weighted(x, beta) + product
+    if alpha == 0:
+        if beta == 0:
+            return w.full(0, n.dtype, n.shape)
+        return _weighted(w.expand(x, n.shape), beta)
+    total = _weighted(product(), alpha)
+    return total if beta == 0 else _weighted(w.expand(x, n.shape), beta) + total
 
 
 @lower("mm", "bmm")
@@ -39,8 +44,8 @@ def _(w, n, a, b):
 
 @lower("addmm", "baddbmm")
 def _(w, n, x, a, b, beta, alpha):
-    if not a.dtype.is_floating_point:
-        return _sum_of(w.expand(x, n.shape), _product(w, a, b), beta, alpha)
+    if not a.dtype.is_floating_point or beta == 0 or alpha == 0:
+        return _sum_of(w, n, x, lambda: _product(w, a, b), beta, alpha)
     name = "addmm" if len(a.shape) == 2 else "baddbmm"
     return w.op(name, [x, a, b, beta, alpha], a.dtype, n.shape)
 
@@ -48,10 +53,12 @@ def _(w, n, x, a, b, beta, alpha):
 @lower("addbmm")
 def _(w, n, x, a, b, beta, alpha):
     # The batch joins the inner dim: one product instead of a sum of many.
-    batch, rows, inner = a.shape
-    a = w.view(w.permute(a, [1, 0, 2]), (rows, batch * inner))
-    b = w.view(b, (batch * inner, b.shape[2]))
-    return _sum_of(w.expand(x, n.shape), _product(w, a, b), beta, alpha)
+    def product():
+        batch, rows, inner = a.shape
+        left = w.view(w.permute(a, [1, 0, 2]), (rows, batch * inner))
+        return _product(w, left, w.view(b, (batch * inner, b.shape[2])))
+
+    return _sum_of(w, n, x, product, beta, alpha)
 
 
 def _times_vector(w, a, v):
@@ -66,7 +73,7 @@ def _(w, n, a, v):
 
 @lower("addmv")
 def _(w, n, x, a, v, beta, alpha):
-    return _sum_of(w.expand(x, n.shape), _times_vector(w, a, v), beta, alpha)
+    return _sum_of(w, n, x, lambda: _times_vector(w, a, v), beta, alpha)
 
 
 @lower("addr")
@@ -76,7 +83,8 @@ def _(w, n, x, a, b, beta, alpha):
     if n.dtype is torch.bool:
         outer = outer if alpha else w.full(False, n.dtype, n.shape)
         return (w.expand(x, n.shape) | outer) if beta else outer
-    return _sum_of(w.expand(x, n.shape), outer, beta, alpha)
+    outer = _weighted(outer, alpha)  # is read with any factor, as in eager
+    return outer if beta == 0 else _weighted(w.expand(x, n.shape), beta) + outer
 
 
 @lower("dot", "vdot")

@@ -5,6 +5,7 @@ import math
 
 import torch
 
+from .errors import make_error
 from .lowering import lower
 from .writer import MissingRow
 
@@ -110,12 +111,15 @@ def _(w, n, x, p, _generator):
 
 @lower("bernoulli.p")
 def _(w, n, x, p, _generator):
+    if not 0 <= p <= 1:
+        raise make_error(f"bernoulli_ expects p to be in [0, 1], but got p={p}", n.where())
     return w.cast(w.uniform(torch.float32, n.shape) < float(p), n.dtype)
 
 
 @lower("bernoulli", "bernoulli.Tensor")
 def _(w, n, x, *rest):
-    p = rest[0] if len(rest) == 2 else x
+    p = w.cast(rest[0] if len(rest) == 2 else x, torch.float32)
+    p = w.op("probability", [p], p.dtype, p.shape)
     return w.cast(w.uniform(torch.float32, n.shape) < p, n.dtype)
 
 

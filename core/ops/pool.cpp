@@ -80,9 +80,10 @@ PoolArgs pool_args(Op op, const Args& a) {
 
 int64_t pooled_size(int64_t in, const PoolArgs& p, size_t d) {
   const int64_t window = p.dilation[d] * (p.kernel[d] - 1) + 1;
-  const int64_t room = in + 2 * p.padding[d] - window;
+  // Rounded up, a window may reach past the padding by less than a stride.
+  const int64_t room = in + 2 * p.padding[d] - window + (p.ceil ? p.stride[d] - 1 : 0);
   user_check(room >= 0, "[pool] window of {} does not fit into {} inputs", window, in);
-  int64_t out = (room + (p.ceil ? p.stride[d] - 1 : 0)) / p.stride[d] + 1;
+  int64_t out = room / p.stride[d] + 1;
   // The last window must start inside the image or its left padding.
   if (p.ceil && (out - 1) * p.stride[d] >= in + p.padding[d]) --out;
   return out;

@@ -198,3 +198,84 @@ def test_batch_norm_of_huge_values_is_zero_as_in_eager():
         return F.batch_norm(x, None, None, training=True)
 
     assert torch.equal(run(norm, x), norm(x))
+
+
+# Windows and averages ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pad_counts", [True, False])
+@pytest.mark.parametrize(
+    "size, kernel, stride, padding", [(4, 5, 5, 0), (1, 2, 3, 0), (3, 6, 4, 1)]
+)
+@pytest.mark.parametrize("dims", [1, 2])  # of three eager refuses it
+def test_a_window_rounded_up_may_be_larger_than_its_input(
+    dims, size, kernel, stride, padding, pad_counts
+):
+    torch.manual_seed(0)
+    x = torch.randn(2, 3, *[size] * dims)
+
+    def average(x):
+        pool = getattr(F, f"avg_pool{dims}d")
+        return pool(x, kernel, stride, padding, ceil_mode=True, count_include_pad=pad_counts)
+
+    def largest(x):
+        return getattr(F, f"max_pool{dims}d")(x, kernel, stride, padding, ceil_mode=True)
+
+    def power(x):
+        return getattr(F, f"lp_pool{dims}d")(x, 2.0, kernel, stride, ceil_mode=True)
+
+    for pool in (average, largest, power):
+        torch.testing.assert_close(run(pool, x), pool(x))
+        weight = nn.Parameter(x.clone())
+        pool(weight).pow(2).sum().backward()
+        model = Trained(pool, x)
+        executor = poptorch.trainingModel(
+            model, options(), poptorch.optim.SGD(model.parameters(), lr=1.0)
+        )
+        executor(torch.ones(1))
+        torch.testing.assert_close(x - model.weight.detach(), weight.grad, rtol=1e-4, atol=1e-5)
+
+
+class Trained(nn.Module):
+    """The sum of squares of a function of its weight."""
+
+    def __init__(self, function, value):
+        super().__init__()
+        self.function = function
+        self.weight = nn.Parameter(value.clone())
+
+    def forward(self, one):
+        return poptorch.identity_loss(self.function(self.weight * one).pow(2).sum(), "none")
+
+
+@pytest.mark.parametrize("affine", [True, False])
+def test_batch_norm_without_momentum_averages_all_batches(affine):
+    torch.manual_seed(0)
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+            self.norm = nn.BatchNorm1d(4, momentum=None, affine=affine)
+
+        def forward(self, x):
+            y = self.norm(self.linear(x))
+            return y, poptorch.identity_loss((y**3).sum(), "none")
+
+    eager = Model()
+    ours = copy.deepcopy(eager)
+    optimizer = torch.optim.SGD(eager.parameters(), lr=0.01)
+    executor = poptorch.trainingModel(
+        ours, options(), poptorch.optim.SGD(ours.parameters(), lr=0.01)
+    )
+    for i in range(4):
+        x = torch.randn(5, 4) * (i + 1) + i
+        optimizer.zero_grad()
+        expected, loss = eager(x)
+        loss.backward()
+        optimizer.step()
+        torch.testing.assert_close(executor(x)[0], expected.detach(), rtol=1e-4, atol=1e-4)
+    assert ours.norm.num_batches_tracked == 4
+    torch.testing.assert_close(
+        dict(ours.state_dict()), dict(eager.state_dict()), rtol=1e-4, atol=1e-4
+    )

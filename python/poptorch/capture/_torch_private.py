@@ -201,12 +201,29 @@ def _check_rnn_input(check, module, given, batch_sizes):
     check(module, given, batch_sizes)
 
 
+def _batch_norm(forward, module, input):
+    """Without a momentum the statistics are the mean of all batches: eager reads their number."""
+    averages = module.momentum is None and module.training and module.track_running_stats
+    if not averages or module.running_mean is None:
+        return forward(module, input)
+    module._check_input_dim(input)
+    module.num_batches_tracked.add_(1)
+    batch = [torch.zeros_like(t) for t in (module.running_mean, module.running_var)]
+    out = functional.batch_norm(input, *batch, module.weight, module.bias, True, 1.0, module.eps)
+    with torch.no_grad():
+        share = 1.0 / module.num_batches_tracked.to(batch[0].dtype)
+        module.running_mean.lerp_(batch[0], share)
+        module.running_var.lerp_(batch[1], share)
+    return out
+
+
 @contextlib.contextmanager
 def patched_torch():
-    """While capturing: checkpoint runs plainly, RNNs decompose and may mix types, tensors are
-    printed without values, neither distributions nor masks of transformers are looked at, torch
-    logs no traces (it can't if a file name is not UTF-8), and libraries see that a compiler is at
-    work, so that they put no tensor of the capture into their caches."""
+    """While capturing: checkpoint runs plainly, RNNs decompose and may mix types, batch norm
+    averages without reading its count, tensors are printed without values, neither distributions
+    nor masks of transformers are looked at, torch logs no traces (it can't if a file name is not
+    UTF-8), and libraries see that a compiler is at work, so that they put no tensor of the capture
+    into their caches."""
     saved_function = torch_checkpoint.CheckpointFunction
     saved_generator = torch_checkpoint._checkpoint_without_reentrant_generator
     distribution = torch.distributions.Distribution
@@ -225,10 +242,14 @@ def patched_torch():
     rnn = torch.nn.RNNBase
     check = rnn.check_input
     rnn.check_input = functools.partialmethod(functools.partial(_check_rnn_input, check))
+    batch_norm = torch.nn.modules.batchnorm._BatchNorm
+    forward = batch_norm.forward
+    batch_norm.forward = functools.partialmethod(functools.partial(_batch_norm, forward))
     try:
         with torch.compiler._compile_session_context():
             yield
     finally:
+        batch_norm.forward = forward
         rnn.check_input = check
         torch_checkpoint.CheckpointFunction = saved_function
         torch_checkpoint._checkpoint_without_reentrant_generator = saved_generator

@@ -22,7 +22,6 @@ from . import (
 )
 from .errors import make_error, user_frame
 from .least_squares import lstsq
-from .mutations import storage_key
 
 _VALUE_READS = {
     torch.Tensor.tolist: ".tolist()",
@@ -556,5 +555,5 @@ class Interceptor(private.TorchFunctionMode):
         out = func(*args, **kwargs)
         for tensor in (out, *args[:1]):
             if isinstance(tensor, private.FakeTensor):
-                self.session.views_or_copies.add(storage_key(tensor))
+                self.session.views_or_copies.add(private.storage_id(tensor))
         return out

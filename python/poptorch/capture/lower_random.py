@@ -7,6 +7,7 @@ import torch
 
 from .errors import make_error
 from .lowering import lower
+from .outside import line_of
 from .writer import MissingRow
 
 # Bits of randomness that a type keeps below one; more would round up to one.
@@ -112,7 +113,7 @@ def _(w, n, x, p, _generator):
 @lower("bernoulli.p")
 def _(w, n, x, p, _generator):
     if not 0 <= p <= 1:
-        raise make_error(f"bernoulli_ expects p to be in [0, 1], but got p={p}", n.where())
+        raise make_error(f"bernoulli_ expects p to be in [0, 1], but got p={p}", line_of(n.node))
     return w.cast(w.uniform(torch.float32, n.shape) < float(p), n.dtype)
 
 

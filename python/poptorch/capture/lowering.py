@@ -46,11 +46,6 @@ class Types:
         """(dtype, shape) of every result."""
         return [(v.dtype, tuple(v.shape)) for v in self.vals]
 
-    def where(self):
-        """(file, line) that the node comes from."""
-        tag = (self.node.meta.get("custom") or {}).get("tag")
-        return ("", 0) if tag is None else (tag.file, tag.line)
-
     def unused(self, i):
         """Whether nothing looks at result i."""
         return not any(u.users for u in self.node.users if u.args[1] == i)

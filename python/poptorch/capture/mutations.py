@@ -34,11 +34,6 @@ def is_mutable(node):
     )
 
 
-def storage_key(tensor):
-    """What tensors on the same memory have in common."""
-    return tensor.untyped_storage()._cdata
-
-
 def _functional_of(target):
     """The pure overload of an in-place op on its first argument, or None."""
     name = target.name()

@@ -123,7 +123,7 @@ class Session:
     def note_write(self, func, args):
         """Notices a write whose reach depends on the strides of the inputs."""
         if self.views_or_copies and func._schema.is_mutable and isinstance(args[0], torch.Tensor):
-            self.follows_strides |= mutations.storage_key(args[0]) in self.views_or_copies
+            self.follows_strides |= private.storage_id(args[0]) in self.views_or_copies
 
     def warn_of_draw(self, tag):
         """Python has read a random number; says so once per line."""

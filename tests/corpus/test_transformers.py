@@ -106,13 +106,19 @@ CASES = {
         _classes,
     ),
     "albert": (hf.AlbertForMaskedLM, hf.AlbertConfig, {**TEXT, "embedding_size": 16}, _text),
-    # The next four look at values: of positions, masks and labels.
+    # The next five look at values: of positions, masks and labels.
     "deberta": (hf.DebertaForMaskedLM, hf.DebertaConfig, RELATIVE, _padded),
     "deberta-v2": (
         hf.DebertaV2ForMaskedLM,
         hf.DebertaV2Config,
         {**RELATIVE, "position_buckets": 8, "conv_kernel_size": 3},
         _padded,
+    ),
+    "deberta-classes": (
+        hf.DebertaV2ForSequenceClassification,
+        hf.DebertaV2Config,
+        {**RELATIVE, "num_hidden_layers": 1},
+        _classes,
     ),
     "longformer": (
         hf.LongformerForMaskedLM,

@@ -341,6 +341,34 @@ def test_repeats_have_the_sum_of_the_first_inputs(caplog):
         executor(x, torch.tensor([2, 1, 1]))
 
 
+PLACES = {
+    "rows": lambda x, i: x.nonzero(),
+    "tuple": lambda x, i: x.nonzero(as_tuple=True)[1] * 2,
+    "argwhere": lambda x, i: torch.argwhere(x > 0.5),
+    "gather": lambda x, i: x.flatten()[(x.flatten() > 0).nonzero()],
+    "where": lambda x, i: torch.where(x)[0],
+}
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_places_that_are_not_zero_are_as_many_as_in_the_first_inputs(name):
+    body = PLACES[name]
+    executor = poptorch.inferenceModel(Indexed(body), options=quiet())
+    i = torch.tensor(0)
+    for places in ([0, 4, 7], [1, 2, 8], [6, 7, 8]):
+        x = torch.zeros(9).index_fill(0, torch.tensor(places), 1.0).reshape(3, 3)
+        assert torch.equal(executor(x, i), body(x, i).to(executor(x, i).dtype))
+    for wrong in (torch.ones(3, 3), torch.zeros(3, 3)):
+        with pytest.raises(poptorch.Error, match="add up to"):
+            executor(wrong, i)
+
+
+def test_no_place_at_all_cannot_be_frozen():
+    executor = poptorch.inferenceModel(Indexed(PLACES["rows"]), options=quiet())
+    with pytest.raises(poptorch.Error, match="depends on the data"):
+        executor(torch.zeros(3, 3), torch.tensor(0))
+
+
 def test_bounds_written_in_place_are_not_confused():
     def body(x, i):
         k = i * 1

@@ -126,21 +126,23 @@ READ = {
     "bool": lambda m, x: -x if bool((x > 0).all()) else x,
     "range": lambda m, x: x[: int(x.sum())],
 }
-SHAPES = {
+COUNTS = {
     "nonzero": lambda m, x: torch.nonzero(x),
+    "argwhere": lambda m, x: torch.argwhere(x > 0),
+}
+SHAPES = {
     "mask": lambda m, x: x[x > 0],
     "masked_select": lambda m, x: torch.masked_select(x, x > 0),
     "unique": lambda m, x: torch.unique(x),
     "unique_consecutive": lambda m, x: torch.unique_consecutive(x),
-    "argwhere": lambda m, x: torch.argwhere(x > 0),
     "bincount": lambda m, x: torch.bincount((x.flatten() > 0).long()),
 }
 
 
-@pytest.mark.parametrize("name", [*READ, *SHAPES])
+@pytest.mark.parametrize("name", [*READ, *COUNTS, *SHAPES])
 def test_unknown_values_are_refused_with_the_line(name):
-    body = READ.get(name) or SHAPES[name]
-    options = quiet().valuesReadInForward("error") if name in READ else quiet()
+    body = {**READ, **COUNTS, **SHAPES}[name]
+    options = quiet() if name in SHAPES else quiet().valuesReadInForward("error")
     executor = poptorch.inferenceModel(Model(body), options=options)
     with pytest.raises(poptorch.Error) as caught:
         executor(torch.randn(4, 4))

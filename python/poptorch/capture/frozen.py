@@ -104,7 +104,22 @@ class Frozen:
         the program refuses repeats with another sum."""
         if output_size is not None:
             return output_size
-        return self.call(aten._local_scalar_dense.default, (repeats.sum(),), {}, where)
+        found = self.call(aten._local_scalar_dense.default, (repeats.sum(),), {}, where)
+        if found == 0:  # an empty result computes nothing that could check later calls
+            raise errors.data_dependent("shape", "torch.nonzero or repeat_interleave", where)
+        return found
+
+    def nonzero(self, x: torch.Tensor, where: Any) -> torch.Tensor:
+        """The places where x is not zero: as many as in the first inputs, or the call fails."""
+        with torch._C.DisableTorchFunction():
+            repeats = (x != 0).reshape(-1).to(torch.int64)
+            size = self.repeats(repeats, where=where)
+            places = aten.repeat_interleave.Tensor(repeats, output_size=size)
+            found = []
+            for length in reversed(x.shape):
+                found.append(places % length)
+                places = places // length
+            return torch.stack(found[::-1], 1)
 
     def _values(self, tensors: list, what: str, where: Any) -> tuple[list[torch.Tensor], bool]:
         if self.refuses:

@@ -191,6 +191,7 @@ def _does_something(func, args):
     )
 
 
+_NONZERO = torch.ops.aten.nonzero.default
 _REPEAT = torch.ops.aten.repeat_interleave.Tensor
 
 
@@ -227,6 +228,8 @@ class _Tagger(private.TorchDispatchMode):
                     return out
             if func in frozen.READS:
                 return session.frozen.call(func, args, kwargs, tag[:2])
+            if func is _NONZERO and args[0].dim() and not session.frozen.refuses:
+                return session.frozen.nonzero(args[0], tag[:2])
             if func is _REPEAT and not session.frozen.refuses:
                 kwargs = {"output_size": session.frozen.repeats(*args, **kwargs, where=tag[:2])}
             out = func(*args, **kwargs)

@@ -135,8 +135,8 @@ class Reminders:
             fixed, rest = flags[:1], flags[1:]
         optimizer = self._optimizer
         if optimizer is not None and "values" not in self._told:
-            # Loading a state makes new groups. Rates are what schedulers change.
-            fixed.append((optimizer.__dict__, "param_groups", optimizer.param_groups))
+            # Rates are what schedulers change; loading a state makes new groups.
+            rest.append((optimizer.__dict__, "param_groups", optimizer.param_groups))
             for group in optimizer.param_groups:
                 fixed += [(group, "lr", group["lr"])] if "lr" in group else []
                 rest += [(group, k, group[k]) for k in optimizer.defaults if k in group]

@@ -127,22 +127,18 @@ def test_values_that_no_scheduler_changes(said):
     assert "loss_scaling from 2.0 to 4.0" in text
 
 
-def test_a_state_that_was_loaded_is_another_optimizer(said):
+def test_a_state_that_was_loaded_makes_other_groups(said):
     model = Regression()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     executor = poptorch.trainingModel(model, quiet(), optimizer)
     executor(X, Y)
-    state = optimizer.state_dict()
-    optimizer.load_state_dict(state)
-    executor(X, Y)
+    optimizer.load_state_dict(optimizer.state_dict())
+    for _ in range(20):
+        executor(X, Y)
     assert said() == [], "nothing has changed"
     optimizer.param_groups[0]["lr"] = 0.2
     executor(X, Y)
     assert len(said()) == 1
-    executor.setOptimizer(optimizer)
-    optimizer.load_state_dict(state)
-    executor(X, Y)
-    assert len(said()) == 1, "it is said once"
 
 
 # train() and eval() ------------------------------------------------------------------------------
@@ -259,7 +255,10 @@ def test_the_modes_of_a_compiled_inference_model(said):
     assert torch.equal(executor(X), first), "dropout is still off"
     executor(X)
     (text,) = said()
-    assert text.startswith("train() was called on model " + TOO_LATE) and "goes on in eval mode" in text
+    assert (
+        text.startswith("train() was called on model " + TOO_LATE)
+        and "goes on in eval mode" in text
+    )
 
 
 def test_the_modes_of_a_compiled_training_model(said):
@@ -271,7 +270,10 @@ def test_the_modes_of_a_compiled_training_model(said):
     model.eval()
     assert not torch.equal(executor(X), executor(X)), "dropout is still on"
     (text,) = said()
-    assert text.startswith("eval() was called on model " + TOO_LATE) and "goes on in train mode" in text
+    assert (
+        text.startswith("eval() was called on model " + TOO_LATE)
+        and "goes on in train mode" in text
+    )
 
 
 def test_a_layer_that_is_frozen_after_compiling(said):

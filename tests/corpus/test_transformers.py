@@ -106,7 +106,7 @@ CASES = {
         _classes,
     ),
     "albert": (hf.AlbertForMaskedLM, hf.AlbertConfig, {**TEXT, "embedding_size": 16}, _text),
-    # The next five look at values: of positions, masks and labels.
+    # The next six look at values: of positions, masks and labels.
     "deberta": (hf.DebertaForMaskedLM, hf.DebertaConfig, RELATIVE, _padded),
     "deberta-v2": (
         hf.DebertaV2ForMaskedLM,
@@ -118,6 +118,12 @@ CASES = {
         hf.DebertaV2ForSequenceClassification,
         hf.DebertaV2Config,
         {**RELATIVE, "num_hidden_layers": 1},
+        _classes,
+    ),
+    "longformer-classes": (
+        hf.LongformerForSequenceClassification,
+        hf.LongformerConfig,
+        {**TEXT, "num_hidden_layers": 1, "attention_window": 4},
         _classes,
     ),
     "longformer": (

@@ -363,10 +363,18 @@ def test_places_that_are_not_zero_are_as_many_as_in_the_first_inputs(name):
             executor(wrong, i)
 
 
-def test_no_place_at_all_cannot_be_frozen():
-    executor = poptorch.inferenceModel(Indexed(PLACES["rows"]), options=quiet())
-    with pytest.raises(poptorch.Error, match="depends on the data"):
-        executor(torch.zeros(3, 3), torch.tensor(0))
+def test_no_place_at_all_is_checked_in_each_call():
+    def body(x, i):
+        y = x.clone()
+        y[(x > 5).nonzero(as_tuple=True)] = 0.0
+        return y
+
+    executor = poptorch.inferenceModel(Indexed(body), options=quiet())
+    x, i = torch.randn(3, 3), torch.tensor(0)
+    for _ in range(2):
+        assert torch.equal(executor(x, i), x)
+    with pytest.raises(poptorch.Error, match="There it was 0"):
+        executor(x + 9, i)
 
 
 def test_bounds_written_in_place_are_not_confused():

@@ -17,6 +17,10 @@ def tensor_check(tensors: list[torch.Tensor]) -> Callable[..., bool]:
     That is class, type, sizes, strides, device, and what torch has to do before values can be read,
     such as negating them.
     """
+    if len({id(t) for t in tensors}) < len(tensors):
+        # Guards of several tensors want each to be another object.
+        checks = [tensor_check([t]) for t in tensors]
+        return lambda *values: all(check(v) for check, v in zip(checks, values, strict=True))
     guards = TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None)
     return guards.check
 

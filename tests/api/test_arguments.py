@@ -361,3 +361,13 @@ def test_tensors_of_a_training_model_can_be_arguments(opts, regression, batch):
         assert torch.equal(adds(model.start, model.w), torch.full((2,), i + 1.0 - sum(range(i))))
     with pytest.raises(poptorch.Error, match="but got <class 'torch.nn.parameter.Parameter'>"):
         adds(model.w, model.w)
+
+
+def test_one_tensor_as_two_arguments_is_a_quick_call(opts):
+    model = poptorch.inferenceModel(Bag(), opts)
+    model(x=X, y=Y)
+    for x, y in ((X, X), (Y, Y), (X, Y), (X, X)):
+        assert torch.equal(model(x=x, y=y), combine(x, y))
+    assert model._executable.match((), {"x": X, "y": X}) is not None
+    assert model._executable.match((), {"x": X, "y": Y}) is not None
+    assert model._executable.match((), {"x": X, "y": X.double()}) is None

@@ -88,4 +88,4 @@ def test_files_there(folder):
 
 def test_a_trace_that_cannot_be_written_is_said(folder):
     _, err = run(folder, TESSERA_TRACE=os.path.join(folder, b"none", b"trace.json"))
-    assert "[trace] cannot write" in err and "caf\\xe9/none/trace.json" in err
+    assert "TESSERA_TRACE: cannot write" in err and "caf\\xe9/none/trace.json" in err

@@ -163,7 +163,7 @@ LAYERS = [
     Row("Feature dropout requires at least 2 dimensions in the input", RuntimeError,
         lambda: infer(nn.Dropout2d(), torch.ones(8))),
     Row("aten::item is only supported in eager mode", Error,
-        lambda: infer(lambda x: x + x.sum().item())),
+        lambda: infer(lambda x: x + x.sum().item(), opts=options(valuesReadInForward="error"))),
 ]  # fmt: skip
 
 

@@ -13,13 +13,14 @@ CXX_FILES = $(shell find core tools tests bindings bench \( -name '*.cpp' -o -na
 say = @echo "==> $(1)"
 
 .PHONY: help setup build build-asan demo test check test-cpp test-asan test-tsan test-python \
-  conformance bench bench-kernels wheel format clean
+  conformance fuzz bench bench-kernels wheel format clean
 
 help:
 	@echo "make setup    Debian packages and $(VENV)"
 	@echo "make demo     Fashion-MNIST on a virtual IPU, beside eager PyTorch"
 	@echo "make test     format, layers, C++ tests (plain and sanitized), Python tests"
 	@echo "make conformance   every operator sample of PyTorch, and docs/op-coverage.md"
+	@echo "make fuzz     100,000 damaged programs through the sanitized compiler; SEED=n, COUNT=n"
 	@echo "make bench    speed and memory against eager and torch.compile"
 	@echo "make bench-kernels   each op alone against eager; FILTER=regex picks some"
 	@echo "make format   rewrite sources in the project's format"
@@ -93,6 +94,15 @@ test-python: build
 conformance: build
 	$(call say,Every sample of PyTorch's operator database in every type; about an hour)
 	@$(PYTHON) tests/ops/conformance.py --full --write docs/op-coverage.md
+
+# A process per core, each with a seed of its own.
+SEED ?= 1
+COUNT ?= 100000
+fuzz: build-asan
+	$(call say,$(COUNT) damaged programs)
+	@mkdir -p build/fuzz
+	@seq 0 $$(($(JOBS) - 1)) | xargs -P $(JOBS) -I{} sh -c 'build/asan/tests/tessera_fuzz --seed=$$(($(SEED) + {})) \
+	  --count=$$((($(COUNT) + $(JOBS) - 1) / $(JOBS))) --out=build/fuzz tests/passes tests/fuzz/programs'
 
 bench: build
 	$(call say,Benchmarks)

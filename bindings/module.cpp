@@ -7,6 +7,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <chrono>
+#include <set>
 
 #include "base/env.h"
 #include "bindings.h"
@@ -24,21 +25,49 @@ T* pointer(uint64_t address) {
   return reinterpret_cast<T*>(static_cast<uintptr_t>(address));
 }
 
+// One of a few words of an option, as the index in `words`.
+template <typename T, size_t N>
+T word_of(const char* key, const std::string& word, const std::pair<const char*, T> (&words)[N]) {
+  for (const auto& [name, value] : words)
+    if (word == name) return value;
+  throw UserError(fmt::format("[options] {} cannot be \"{}\"", key, word));
+}
+
 OutputMode output_mode(const std::string& name) {
-  return name == "all"       ? OutputMode::kAll
-         : name == "sum"     ? OutputMode::kSum
-         : name == "every_n" ? OutputMode::kEveryN
-                             : OutputMode::kFinal;
+  return word_of<OutputMode>("output_mode", name,
+                             {{"final", OutputMode::kFinal},
+                              {"all", OutputMode::kAll},
+                              {"sum", OutputMode::kSum},
+                              {"every_n", OutputMode::kEveryN}});
+}
+
+nb::dict json_dict(const std::string& text) {
+  nb::object value;
+  try {
+    value = nb::module_::import_("json").attr("loads")(text);
+  } catch (nb::python_error& e) {
+    if (!e.matches(PyExc_ValueError) && !e.matches(PyExc_RecursionError)) throw;
+    throw UserError(fmt::format("[options] are not JSON: {}", e.what()));
+  }
+  user_check(nb::isinstance<nb::dict>(value), "[options] are not a dict in JSON");
+  return nb::borrow<nb::dict>(value);
 }
 
 CompileOptions read_options(const std::string& text) {
-  nb::dict d = nb::cast<nb::dict>(nb::module_::import_("json").attr("loads")(text));
+  nb::dict d = json_dict(text);
+  std::set<std::string> known{"seed"};  // belongs to the key of the program
   auto get = [&](const char* key, auto fallback) {
-    return d.contains(key) && !d[key].is_none() ? nb::cast<decltype(fallback)>(d[key]) : fallback;
+    known.insert(key);
+    if (!d.contains(key) || d[key].is_none()) return fallback;
+    decltype(fallback) value{};
+    user_check(nb::try_cast(d[key], value), "[options] {} is no value for {}",
+               nb::repr(d[key]).c_str(), key);
+    return value;
   };
   CompileOptions o;
   o.training = get("training", false);
-  o.mean_reduction = get("reduction", std::string("mean")) == "mean";
+  o.mean_reduction = word_of<bool>("reduction", get("reduction", std::string("mean")),
+                                   {{"mean", true}, {"sum", false}});
   o.running_mean = get("running_mean", false);
   o.stochastic_rounding = get("stochastic_rounding", false);
   o.half_partials = get("half_partials", false);
@@ -57,14 +86,17 @@ CompileOptions read_options(const std::string& text) {
   using Rule = std::tuple<std::string, int64_t>;
   for (const auto& [mode, period] : get("outputs", std::vector<Rule>()))
     o.run.outputs.push_back({output_mode(mode), period});
-  const std::string strategy = get("strategy", std::string("one"));
-  o.placement.strategy = strategy == "pipelined" ? Strategy::kPipelined
-                         : strategy == "sharded" ? Strategy::kSharded
-                         : strategy == "phased"  ? Strategy::kPhased
-                                                 : Strategy::kOne;
+  o.placement.strategy = word_of<Strategy>("strategy", get("strategy", std::string("one")),
+                                           {{"one", Strategy::kOne},
+                                            {"pipelined", Strategy::kPipelined},
+                                            {"sharded", Strategy::kSharded},
+                                            {"phased", Strategy::kPhased}});
   o.placement.recompute = get("recompute", true);
   o.placement.separate_backward = get("separate_backward", false);
-  o.placement.liveness = static_cast<Liveness>(get("liveness", 0));
+  const int liveness = get("liveness", 0);
+  user_check(liveness >= 0 && liveness <= static_cast<int>(Liveness::kOffChipAfterEachPhase),
+             "[options] liveness cannot be {}", liveness);
+  o.placement.liveness = static_cast<Liveness>(liveness);
   // On chip, sharded, and from how many elements on each.
   using Location = std::tuple<int, bool, int64_t, int64_t>;
   auto rule = [&](const char* key, LocationRule& to) {
@@ -78,6 +110,9 @@ CompileOptions read_options(const std::string& text) {
   rule("location_accumulator", o.placement.accumulators);
   o.run.trace = env::trace();
   o.anchors = get("anchors", std::vector<std::string>());
+  for (auto [key, value] : d)
+    user_check(known.contains(nb::cast<std::string>(key)), "[options] {} is not known",
+               nb::repr(key).c_str());
   return o;
 }
 

@@ -11,6 +11,7 @@
 #include "base/env.h"
 #include "base/error.h"
 #include "ir/graph.h"
+#include "ops/check_types.h"
 #include "passes/pass.h"
 
 namespace {
@@ -63,8 +64,9 @@ Options parse_options(int argc, char** argv) {
     } else if (key == "--inference") {
       o.context.training = false;
     } else if (key == "--accumulation") {
-      user_check(!value.empty() && value.find_first_not_of("0123456789") == std::string::npos,
-                 "[tessera-opt] --accumulation needs a number, got '{}'", value);
+      user_check(!value.empty() && value.size() < 10 && value[0] != '0' &&
+                     value.find_first_not_of("0123456789") == std::string::npos,
+                 "[tessera-opt] --accumulation needs a number from 1 on, got '{}'", value);
       o.context.gradient_accumulation = std::stoll(value);
     } else if (key == "--dump") {
       o.dump = true;
@@ -100,6 +102,7 @@ void run(const Options& o) {
     return;
   }
   auto graph = parse_graph(read_all(o.path));
+  check_types(*graph);
   verify_graph(*graph);
   PassRunner runner;
   runner.disabled = o.disabled;

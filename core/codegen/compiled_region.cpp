@@ -56,9 +56,11 @@ class CompiledRegion final : public Region {
       : code_(std::move(code)),
         outputs_(std::move(outputs)),
         nest_(make_loop_nest(code_, options.keep_inner)) {
-    invariant(code_.slots.size() <= kMaxSlots, "fused region: {} operands and results, at most {}",
-              code_.slots.size(), kMaxSlots);
-    invariant(nest_.sizes.size() <= kMaxDims, "fused region: {} dims", nest_.sizes.size());
+    user_check(code_.slots.size() <= kMaxSlots, "fused region: {} operands and results, at most {}",
+               code_.slots.size(), kMaxSlots);
+    user_check(nest_.sizes.size() <= kMaxDims,
+               "[shape] {} dims that do not lie behind each other in memory, more than {}",
+               nest_.sizes.size(), kMaxDims);
     inner_ = nest_.columns();
     outer_ = 1;
     for (size_t d = 0; d + 1 < nest_.sizes.size(); ++d) outer_ *= nest_.sizes[d];

@@ -33,6 +33,11 @@ struct Location {
   bool operator==(const Location&) const = default;
 };
 
+// Line and column of the text that a node was read from, from 1; 0 for a node that a pass made.
+struct TextPlace {
+  int32_t line = 0, column = 0;
+};
+
 struct Value {
   TensorType type;
   int32_t result_index = 0;  // which result of its producer
@@ -47,6 +52,7 @@ struct Node {
   Args args;
   std::vector<ValueId> results;
   int32_t loc = -1;
+  TextPlace place = {};
   std::shared_ptr<Graph>
       body;  // of a fused node, or the epilogue of a matmul; never shared between two graphs
 

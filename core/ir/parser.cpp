@@ -1,14 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-// Text to graph. One pass over the characters; every error names the line of the text.
+// Text to graph. One pass over the characters; every error names the line and column of the text.
+// What the text says is bounded here, so that nothing behind the parser can overflow on it.
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <limits>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "ir/graph.h"
 
 namespace tessera {
 namespace {
+
+// Lists in lists of arguments; deeper ones serve no op and would end the stack.
+constexpr int kMaxListDepth = 16;
+// Bodies in bodies: a fused region holds none.
+constexpr int kMaxBodyDepth = 4;
+constexpr size_t kMaxRank = 64;       // as PyTorch
+constexpr int32_t kMaxPlace = 65535;  // IPUs, stages and phases
 
 class Parser {
  public:
@@ -28,8 +38,9 @@ class Parser {
       location(*g);
       skip();
     }
-    for (Node& n : g->nodes)
-      check(n.loc < static_cast<int32_t>(g->locations.size()), "location !{} is missing", n.loc);
+    for (const Node& n : g->nodes)
+      if (n.loc >= static_cast<int64_t>(g->locations.size()))
+        fail(n.place, fmt::format("location !{} is missing", n.loc));
     return g;
   }
 
@@ -37,9 +48,12 @@ class Parser {
   template <typename... A>
   void check(bool ok, fmt::format_string<A...> message, A&&... args) const {
     if (ok) return;
-    throw UserError(
-        fmt::format("[ir] line {}: {}", line_, fmt::format(message, std::forward<A>(args)...)));
+    fail({line_, column()}, fmt::format(message, std::forward<A>(args)...));
   }
+  [[noreturn]] static void fail(TextPlace at, const std::string& message) {
+    throw UserError(fmt::format("[ir] line {}, column {}: {}", at.line, at.column, message));
+  }
+  int32_t column() const { return static_cast<int32_t>(pos_ - line_start_ + 1); }
 
   bool at_end() const { return pos_ >= text_.size(); }
   char peek() {
@@ -49,7 +63,7 @@ class Parser {
   void skip() {
     while (!at_end()) {
       char c = text_[pos_];
-      if (c == '\n') ++line_;
+      if (c == '\n') ++line_, line_start_ = pos_ + 1;
       if (c == '/' && text_.substr(pos_, 2) == "//") {
         while (!at_end() && text_[pos_] != '\n') ++pos_;
         continue;
@@ -87,9 +101,15 @@ class Parser {
     skip();
     int64_t v = 0;
     auto [end, ec] = std::from_chars(text_.data() + pos_, text_.data() + text_.size(), v);
+    check(ec != std::errc::result_out_of_range, "an integer is out of range");
     check(ec == std::errc(), "expected an integer");
     pos_ = end - text_.data();
     return v;
+  }
+  int32_t integer_in(const char* what, int32_t low, int32_t high = INT32_MAX) {
+    const int64_t v = integer();
+    check(v >= low && v <= high, "{} {} is out of range", what, v);
+    return static_cast<int32_t>(v);
   }
   std::string string() {
     expect('"');
@@ -99,6 +119,8 @@ class Parser {
       if (c == '\\' && !at_end()) {
         c = text_[pos_++];
         if (c == 'n') c = '\n';
+      } else if (c == '\n') {
+        ++line_, line_start_ = pos_;
       }
       out += c;
     }
@@ -130,15 +152,25 @@ class Parser {
     check(dtype.has_value(), "`{}` is not a dtype", w);
     t.dtype = *dtype;
     expect('[');
+    int64_t bytes = size_of(t.dtype);
     while (!take(']')) {
-      t.shape.push_back(integer());
-      check(t.shape.back() >= 0, "a dimension is negative");
+      const int64_t d = integer();
+      check(d >= 0, "a dimension is negative");
+      // Strides are products of the other dims even where one of them is 0.
+      check(d <= kMaxTensorBytes && std::max<int64_t>(d, 1) <= kMaxTensorBytes / bytes,
+            "a tensor of this size has no room in any memory");
+      check(t.shape.size() < kMaxRank, "a tensor has more than {} dims", kMaxRank);
+      bytes *= std::max<int64_t>(d, 1);
+      t.shape.push_back(d);
       take(',');
     }
     if (!at_end() && text_[pos_] == '{') {
       ++pos_;
       while (!take('}')) {
-        t.order.push_back(static_cast<int>(integer()));
+        const int d = integer_in("dim", 0, static_cast<int32_t>(t.shape.size()) - 1);
+        check(std::find(t.order.begin(), t.order.end(), d) == t.order.end(),
+              "the order names dim {} twice", d);
+        t.order.push_back(d);
         take(',');
       }
       check(t.order.size() == t.shape.size(), "the order does not name every dimension");
@@ -172,7 +204,8 @@ class Parser {
       auto [end, ec] = std::from_chars(t.data(), t.data() + t.size(), v);
       // from_chars reports denormals out of range on some libraries; strtod reads them.
       if (ec == std::errc::result_out_of_range) v = std::strtod(std::string(t).c_str(), nullptr);
-      check(ec != std::errc::invalid_argument, "`{}` is not a number", t);
+      check(ec != std::errc::invalid_argument && end == t.data() + t.size(), "`{}` is not a number",
+            t);
       return Arg::real(v);
     }
     int64_t v = 0;
@@ -181,7 +214,7 @@ class Parser {
     return Arg::integer(v);
   }
 
-  Arg arg(Node& n) {
+  Arg arg(Node& n, int depth = 0) {
     char c = peek();
     if (c == '%') {
       n.operands.push_back(value());
@@ -189,10 +222,11 @@ class Parser {
     }
     if (c == '"') return Arg::string(string());
     if (c == '[') {
+      check(depth < kMaxListDepth, "lists lie more than {} deep in each other", kMaxListDepth);
       ++pos_;
       std::vector<Arg> items;
       while (!take(']')) {
-        items.push_back(arg(n));
+        items.push_back(arg(n, depth + 1));
         take(',');
       }
       return Arg::of(std::move(items));
@@ -218,6 +252,8 @@ class Parser {
     do results.push_back(value_number());
     while (take(','));
     expect('=');
+    skip();
+    n.place = {line_, column()};
     std::string_view name = word();
     auto op = op_from_text(name);
     check(op.has_value(), "`{}` is no op of this build", name);
@@ -234,12 +270,15 @@ class Parser {
       n.args.list.erase(n.args.list.begin());
     }
     if (peek() == '{') {
+      check(bodies_ < kMaxBodyDepth, "bodies lie more than {} deep in each other", kMaxBodyDepth);
+      ++bodies_;
       n.body = std::make_shared<Graph>();
       Names* outer = names_;
       Names inner;
       names_ = &inner;
-      graph_lines(*n.body, inner);
+      graph_lines(*n.body);
       names_ = outer;
+      --bodies_;
     }
     expect(':');
     for (size_t i = 0; i < results.size(); ++i) {
@@ -247,14 +286,17 @@ class Parser {
       n.results.push_back(g.add_value(type(), static_cast<int32_t>(i)));
     }
     for (size_t i = 0; i < results.size(); ++i) define(results[i], n.results[i]);
-    if (take('!')) n.loc = static_cast<int32_t>(integer());
+    if (take('!')) {
+      check(bodies_ == 0, "a node of a body has no location of its own");
+      n.loc = integer_in("location", 0);
+    }
     g.nodes.push_back(std::move(n));
   }
 
   void graph_body(Graph& g) {
     Names names;
     names_ = &names;
-    graph_lines(g, names);
+    graph_lines(g);
     names_ = nullptr;
   }
 
@@ -262,10 +304,37 @@ class Parser {
     int64_t number = value_number();
     std::string name = string();
     expect(':');
-    define(number, g.add_source(kind, name, type()));
+    const ValueId v = g.add_source(kind, name, type());
+    define(number, v);
+    if (bodies_ > 0) return;
+    // The engine finds states by name.
+    check(kind == SourceKind::kInput || state_names_.insert(name).second,
+          "two states are called \"{}\"", name);
+    kinds_[v] = kind;
   }
 
-  void graph_lines(Graph& g, Names&) {
+  // A value that a step may change.
+  ValueId state(bool param_only) {
+    const ValueId v = value();
+    auto it = kinds_.find(v);
+    check(it != kinds_.end() && (it->second == SourceKind::kParam ||
+                                 (it->second == SourceKind::kBuffer && !param_only)),
+          "this is not {}", param_only ? "a param" : "a param or buffer");
+    return v;
+  }
+
+  void state_line(Graph& g, bool grad) {
+    const ValueId s = state(grad), v = value();
+    const TensorType &have = g.type(s), &now = g.type(v);
+    check(have.shape == now.shape &&
+              (grad ? is_float(have.dtype) && is_float(now.dtype) : have.dtype == now.dtype),
+          "{} for {} does not fit", to_string(now), to_string(have));
+    check((grad ? graded_ : updated_).insert(s).second, "this state has one {} already",
+          grad ? "gradient" : "update");
+    (grad ? g.grads : g.updates).push_back({s, v});
+  }
+
+  void graph_lines(Graph& g) {
     expect('{');
     while (!take('}')) {
       check(!at_end(), "the graph does not end");
@@ -285,12 +354,12 @@ class Parser {
       } else if (w == "output") {
         do g.outputs.push_back(value());
         while (take(','));
+      } else if (bodies_ > 0) {
+        check(false, "`{}` begins no line of a body", w);
       } else if (w == "loss") {
         g.loss = value();
       } else if (w == "grad" || w == "update") {
-        ValueId s = value();
-        ValueId v = value();
-        (w == "grad" ? g.grads : g.updates).push_back({s, v});
+        state_line(g, w == "grad");
       } else if (w == "optimize") {
         optimize(g);
       } else {
@@ -302,10 +371,11 @@ class Parser {
   void optimize(Graph& g) {
     OptimizerGroup o;
     o.kind = string();
-    o.group = static_cast<int>(integer());
+    o.group = integer_in("group", 0);
     expect('[');
     while (!take(']')) {
-      o.params.push_back(value());
+      o.params.push_back(state(true));
+      check(optimized_.insert(o.params.back()).second, "this param is in two groups");
       take(',');
     }
     expect('{');
@@ -320,23 +390,32 @@ class Parser {
 
   void location(Graph& g) {
     expect('!');
-    size_t index = static_cast<size_t>(integer());
-    check(index < 1000000, "location !{} is out of range", index);
+    // No more locations than characters: a number alone does not make a table.
+    const auto index = static_cast<size_t>(integer_in(
+        "location", 0,
+        static_cast<int32_t>(std::min<size_t>(text_.size(), std::numeric_limits<int32_t>::max()))));
     if (g.locations.size() <= index) g.locations.resize(index + 1);
     Location& l = g.locations[index];
     l.file = string();
-    l.line = static_cast<int>(integer());
+    l.line = integer_in("line", INT32_MIN);
     l.scope = string();
-    l.backward = word() == "bwd";
-    l.ipu = static_cast<int>(integer());
-    l.stage = static_cast<int>(integer());
-    l.phase = static_cast<int>(integer());
+    std::string_view direction = word();
+    check(direction == "fwd" || direction == "bwd", "`{}` is neither fwd nor bwd", direction);
+    l.backward = direction == "bwd";
+    l.ipu = integer_in("IPU", 0, kMaxPlace);
+    l.stage = integer_in("stage", -1, kMaxPlace);
+    l.phase = integer_in("phase", -1, kMaxPlace);
   }
 
   std::string_view text_;
   size_t pos_ = 0;
-  int line_ = 1;
+  int32_t line_ = 1;
+  size_t line_start_ = 0;
+  int bodies_ = 0;
   Names* names_ = nullptr;
+  std::unordered_map<ValueId, SourceKind> kinds_;
+  std::unordered_set<std::string> state_names_;
+  std::unordered_set<ValueId> graded_, updated_, optimized_;
 };
 
 }  // namespace

@@ -10,6 +10,9 @@
 
 namespace tessera {
 
+// No machine has more; below it, products of a few sizes fit 64 bits.
+constexpr int64_t kMaxTensorBytes = int64_t{1} << 47;
+
 struct TensorType {
   DType dtype = DType::F32;
   Dims shape;

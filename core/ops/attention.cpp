@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "ops/registry.h"
+#include "ops/sizes.h"
 #include "ops/widened.h"
 
 namespace tessera {
@@ -281,10 +282,31 @@ std::vector<TensorType> infer_attention(const Graph& g, const Node& n) {
   const TensorType &q = g.type(n.arg_value(first)), &k = g.type(n.arg_value(first + 1)),
                    &v = g.type(n.arg_value(first + 2));
   const Sizes s = sizes_of(n.op, q.shape, k.shape, v.shape);
-  if (n.op == Op::SdpaGrad)
+  const Dims out{s.batch, s.heads, s.queries, s.value_depth}, lse{s.batch, s.heads, s.queries};
+  const Positions& at = positions(n.op);
+  if (const ValueId mask = n.arg_value(at.mask); mask != kNoValue) {
+    const TensorType& m = g.type(mask);
+    user_check(m.dtype == DType::Bool || m.dtype == q.dtype || m.dtype == DType::F32,
+               "{}: a mask of type {}", op_text(n.op), name_of(m.dtype));
+    broadcast_strides(n.op, {m.dtype, m.shape, dense_strides(m.shape)},
+                      {s.batch, s.heads, s.queries, s.keys});
+  }
+  const double p = n.args.real_or(at.stream + 1, 0);
+  user_check(p >= 0 && p <= 1, "{}: dropout with probability {}", op_text(n.op), p);
+  const ValueId key = n.arg_value(at.key);
+  user_check(key == kNoValue ? p == 0 : g.type(key).same_logical({DType::I64, {2}, {}}),
+             "{}: dropout needs a key of type i64[2]", op_text(n.op));
+  if (n.op == Op::SdpaGrad) {
+    auto has = [&](size_t arg, const TensorType& want) {
+      user_check(g.type(n.arg_value(arg)).same_logical(want),
+                 "{}: argument {} does not have the type of the forward pass", op_text(n.op), arg);
+    };
+    has(0, {q.dtype, out, {}});
+    has(kOut, {q.dtype, out, {}});
+    has(kLse, {DType::F32, lse, {}});
     return {{q.dtype, q.shape, {}}, {k.dtype, k.shape, {}}, {v.dtype, v.shape, {}}};
-  return {{q.dtype, {s.batch, s.heads, s.queries, s.value_depth}, {}},
-          {DType::F32, {s.batch, s.heads, s.queries}, {}}};
+  }
+  return {{q.dtype, out, {}}, {DType::F32, lse, {}}};
 }
 
 Work work_attention(const Graph& g, const Node& n) {
@@ -295,8 +317,9 @@ Work work_attention(const Graph& g, const Node& n) {
   Work w;
   w.kind = WorkKind::kMatMul;
   const int64_t products = n.op == Op::Sdpa ? 2 : 5;
-  w.m = s.queries, w.n = s.keys, w.k = s.depth, w.batch = products * s.batch * s.heads;
-  w.flops = 2 * w.batch * w.m * w.n * w.k;
+  w.m = s.queries, w.n = s.keys, w.k = s.depth;
+  w.batch = operations({products, s.batch, s.heads});
+  w.flops = operations({2, w.batch, w.m, w.n, w.k});
   for (ValueId v : n.operands) w.bytes += g.type(v).bytes();
   for (ValueId v : n.results) w.bytes += g.type(v).bytes();
   return w;

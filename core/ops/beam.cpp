@@ -6,6 +6,7 @@
 #include "kernels/gather.h"
 #include "ops/registry.h"
 #include "ops/run_error.h"
+#include "ops/sizes.h"
 #include "ops/widened.h"
 
 namespace tessera {
@@ -61,6 +62,7 @@ std::vector<TensorType> infer_beam(const Graph& g, const Node& n) {
   const int64_t blank = n.args.integer(2), width = n.args.integer(3), top = n.args.integer(4);
   user_check(blank >= 0 && blank < x.shape[2],
              "[ctc_beam_search_decoder] blank {} is none of the {} classes", blank, x.shape[2]);
+  user_check(width <= 1 << 20, "[ctc_beam_search_decoder] {} paths are too many to follow", width);
   user_check(top >= 1 && top <= width,
              "[ctc_beam_search_decoder] {} paths of {} that are followed can't be returned", top,
              width);
@@ -72,7 +74,7 @@ std::vector<TensorType> infer_beam(const Graph& g, const Node& n) {
 
 Work work_beam(const Graph& g, const Node& n) {
   const TensorType& x = g.type(n.arg_value(0));
-  return {WorkKind::kReduce, x.count() * n.args.integer(3) * 40, x.bytes()};
+  return {WorkKind::kReduce, operations({x.count(), n.args.integer(3), 40}), x.bytes()};
 }
 
 KernelPtr make_beam(const StepDesc& desc) {

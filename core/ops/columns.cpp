@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "ops/registry.h"
+#include "ops/sizes.h"
 #include "ops/widened.h"
 
 namespace tessera {
@@ -29,7 +30,9 @@ ColumnsShape columns_shape(const Args& args, size_t first, const Dims& size) {
   };
   pair(first, s.kernel), pair(first + 1, s.dilation);
   pair(first + 2, s.padding), pair(first + 3, s.stride);
+  user_check(size.size() >= 2, "[im2col] an image of {} dims", size.size());
   for (int d = 0; d < 2; ++d) {
+    user_check(size[size.size() - 2 + d] >= 0, "[im2col] an image of negative size");
     s.size[d] = size[size.size() - 2 + d];
     user_check(s.kernel[d] > 0 && s.dilation[d] > 0 && s.stride[d] > 0 && s.padding[d] >= 0,
                "[im2col] kernel, dilation and stride must be positive");
@@ -137,9 +140,12 @@ std::vector<TensorType> infer_columns(const Graph& g, const Node& n) {
   user_check(x.rank() == (into ? 3 : 2) || x.rank() == (into ? 4 : 3), "[{}] a tensor of {} dims",
              op_text(n.op), x.rank());
   const ColumnsShape s = columns_shape(n.args, into ? 1 : 2, into ? x.shape : n.args.ints(1));
+  user_check(into || n.args.ints(1).size() == 2, "[col2im] {} sizes for two dims",
+             n.args.ints(1).size());
+  times(times(s.kernel[0], s.kernel[1]), times(s.out[0], s.out[1]));
   Dims shape(x.shape.begin(), x.shape.end() - (into ? 3 : 2));
   if (into) {
-    shape.push_back(x.shape[x.shape.size() - 3] * s.taps());
+    shape.push_back(times(x.shape[x.shape.size() - 3], s.taps()));
     shape.push_back(s.windows());
   } else {
     user_check(x.shape[x.shape.size() - 2] % s.taps() == 0 && x.shape.back() == s.windows(),

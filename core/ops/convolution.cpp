@@ -10,6 +10,7 @@
 #include "kernels/conv_reference.h"
 #include "kernels/dnnl.h"
 #include "ops/registry.h"
+#include "ops/sizes.h"
 #include "ops/widened.h"
 
 namespace tessera {
@@ -63,6 +64,10 @@ std::string text(const Dims& d) {
 Dims output_shape(const Dims& x, const Dims& w, const ConvArgs& a) {
   user_check(x.size() >= 3 && x.size() <= 5 && x.size() == w.size(),
              "[convolution] input {} and weight {} do not fit together", text(x), text(w));
+  // Windows are sums of products of two of these.
+  for (const Dims* dims : {&x, &w})
+    for (int64_t d : *dims)
+      user_check(d < int64_t{1} << 30, "[convolution] a dim of {} is too large", d);
   const int64_t channels = a.transposed ? w[0] : w[1] * a.groups;
   user_check(x[1] == channels && w[0] % a.groups == 0,
              "[convolution] input {} has {} channels, weight {} in {} groups needs {}", text(x),
@@ -272,6 +277,15 @@ Pieces conv_pieces(const ConvCall& c, const StepDesc& d) {
   return p;
 }
 
+// The gradient of the result has the shape of the result.
+void check_gradient(const Node& n, const Dims& gy, const Dims& x, const Dims& w) {
+  user_check(x.size() > 2, "[convolution] input {} has no spatial dims", text(x));
+  for (int64_t d : x) user_check(d >= 0, "[convolution] an input of {}", text(x));
+  for (int64_t d : w) user_check(d >= 0, "[convolution] a weight of {}", text(w));
+  const Dims y = output_shape(x, w, conv_args(n.op, n.args, x.size() - 2));
+  user_check(gy == y, "[convolution] a gradient of {} for a result of {}", text(gy), text(y));
+}
+
 }  // namespace
 
 bool is_dense_in_order(const TensorRef& t, const std::vector<int>& order) {
@@ -320,15 +334,31 @@ std::vector<TensorType> infer_convolution(const Graph& g, const Node& n) {
     case Op::Convolution: {
       user_check(a.shape.size() > 2, "[convolution] input {} has no spatial dims", text(a.shape));
       const ConvArgs c = conv_args(n.op, n.args, a.shape.size() - 2);
-      return {{a.dtype, output_shape(a.shape, b.shape, c), {}}};
+      const Dims y = output_shape(a.shape, b.shape, c);
+      const ValueId bias = n.arg_value(2);
+      user_check(bias == kNoValue || g.type(bias).shape == Dims{y[1]},
+                 "[convolution] the bias does not have {} elements", y[1]);
+      return {{a.dtype, y, {}}};
     }
     case Op::ConvInputGrad:
-    case Op::ConvWeightGrad:
-      return {{a.dtype, n.args.ints(2), {}}};
+    case Op::ConvWeightGrad: {
+      const Dims made = n.args.ints(2);
+      const bool input = n.op == Op::ConvInputGrad;
+      check_gradient(n, a.shape, input ? made : b.shape, input ? b.shape : made);
+      return {{a.dtype, made, {}}};
+    }
     default: {
       const TensorType& w = g.type(n.arg_value(2));
+      check_gradient(n, a.shape, b.shape, w.shape);
+      user_check(n.args.ints(10).size() == 3,
+                 "[convolution] {} of 3 gradients are asked for or not", n.args.ints(10).size());
+      // What is not asked for may have any type.
+      auto asked = [&](size_t i, const TensorType& t) {
+        return n.args.ints(10)[i] || n.results.size() != 3 ? t : g.type(n.results[i]);
+      };
       const Dims bias = n.args.has(3) ? n.args.ints(3) : Dims{w.shape[0]};
-      return {{b.dtype, b.shape, {}}, {w.dtype, w.shape, {}}, {w.dtype, bias, {}}};
+      return {asked(0, {b.dtype, b.shape, {}}), asked(1, {w.dtype, w.shape, {}}),
+              asked(2, {w.dtype, bias, {}})};
     }
   }
 }
@@ -356,10 +386,11 @@ Work work_convolution(const Graph& g, const Node& n) {
     }
   }
   Work work{.kind = WorkKind::kConv,
-            .flops = 2 * s.macs() * (backward ? 2 : 1),
-            .m = s.n * s.out_pixels(),
+            .flops = operations({backward ? 4 : 2, s.n, s.k, s.group_c(), s.kernel[0], s.kernel[1],
+                                 s.kernel[2], s.out[0], s.out[1], s.out[2]}),
+            .m = operations({s.n, s.out[0], s.out[1], s.out[2]}),
             .n = s.group_k(),
-            .k = s.group_c() * s.taps(),
+            .k = operations({s.group_c(), s.kernel[0], s.kernel[1], s.kernel[2]}),
             .batch = s.groups};
   for (ValueId v : n.operands) work.bytes += g.type(v).bytes();
   for (ValueId v : n.results) work.bytes += g.type(v).bytes();

@@ -48,7 +48,7 @@ class CtcKernel final : public Kernel {
     for (int64_t b = 0; b < end; ++b) {
       const int64_t length = length_of(c, target_lengths_, b);
       if (b >= begin) sample(c, b, at, length);
-      at += std::max<int64_t>(length, 0);
+      at += std::clamp<int64_t>(length, 0, states_);  // a longer one has failed
     }
   }
 
@@ -60,7 +60,7 @@ class CtcKernel final : public Kernel {
   // States of a sample, or nothing if its data make no sense.
   bool labels_of(const RunCtx& c, int64_t b, int64_t at, int64_t length, int32_t* labels) const {
     const bool rows = targets_.shape.size() == 2;
-    if (length < 0 || 2 * length + 1 > states_ || (!rows && at + length > targets_.shape[0])) {
+    if (length < 0 || length > (states_ - 1) / 2 || (!rows && at + length > targets_.shape[0])) {
       fail_run(c, "[ctc_loss] a target of length {} does not fit the {} targets of the call",
                length, rows ? targets_.shape[1] : targets_.shape[0]);
       return false;
@@ -139,7 +139,16 @@ std::vector<TensorType> infer_ctc(const Graph& g, const Node& n) {
     user_check(is_int(t.dtype) && t.shape == Dims{batch},
                "[ctc_loss] needs one length per sample, as integers");
   }
-  if (is_grad(n.op)) return {{x.dtype, x.shape, {}}};
+  if (is_grad(n.op)) {
+    const TensorType& alpha = g.type(n.arg_value(6));
+    user_check(g.type(n.arg_value(0)).shape == Dims{batch} &&
+                   g.type(n.arg_value(5)).same_logical({x.dtype, {batch}, {}}) &&
+                   alpha.dtype == DType::F32 && alpha.rank() == 3 && alpha.shape[0] == batch &&
+                   alpha.shape[1] == x.shape[0] && alpha.shape[2] % 2 == 1 &&
+                   (targets.rank() == 1 || alpha.shape[2] / 2 <= targets.shape[1]),
+               "[ctc_loss] the gradient does not belong to this loss");
+    return {{x.dtype, x.shape, {}}};
+  }
   const int64_t longest = n.args.integer(6);
   user_check(longest >= 0 && (targets.rank() == 1 || longest <= targets.shape[1]),
              "[ctc_loss] targets of up to {} labels do not fit", longest);

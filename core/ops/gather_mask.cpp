@@ -79,6 +79,9 @@ class MaskedKernel final : public Kernel {
   }
 
  private:
+  // More repeats than the result has room for are as wrong as one more.
+  int64_t bounded(int64_t repeats) const { return std::clamp<int64_t>(repeats, 0, limit_ + 1); }
+
   int64_t counted(const RunCtx& c, int64_t begin, int64_t end) const {
     int64_t n = 0;
     const int64_t step = nest_.back().step[0];
@@ -88,7 +91,7 @@ class MaskedKernel final : public Kernel {
         for (int64_t i = 0; i < run; ++i) {
           const int64_t r = kernels::read_index(mask, at[0] + i * step, mask_.dtype);
           if (r < 0) fail_run(c, "[repeat_interleave] repeats can not be negative, got {}", r);
-          n += r;
+          n += bounded(r);
         }
       } else {
         const auto* m = reinterpret_cast<const uint8_t*>(mask) + at[0];
@@ -157,7 +160,7 @@ class MaskedKernel final : public Kernel {
     int64_t i = begin;
     const int64_t size = size_of(out_.dtype);
     for_each(nest_, begin, end, [&](const auto& at) {
-      const int64_t n = kernels::read_index(repeats, at[0], mask_.dtype);
+      const int64_t n = bounded(kernels::read_index(repeats, at[0], mask_.dtype));
       if (n > 0 && k >= 0 && k + n <= limit_) {
         const auto* value = reinterpret_cast<const std::byte*>(&i);  // low bytes come first
         kernels::fill_strided(value, c.ptr<std::byte>(out_) + k * size, 1, n, size);

@@ -103,9 +103,11 @@ std::vector<TensorType> infer_grid(const Graph& g, const Node& n) {
   user_check(mode >= 0 && mode <= 2 && (mode < 2 || x.rank() == 4) && padding >= 0 && padding <= 2,
              "[grid_sampler] no mode {} with padding {} for {} spatial dims", mode, padding,
              x.rank() - 2);
-  if (back) return {{x.dtype, x.shape, {}}, {grid.dtype, grid.shape, {}}};
   Dims shape{x.shape[0], x.shape[1]};
   shape.insert(shape.end(), grid.shape.begin() + 1, grid.shape.end() - 1);
+  user_check(!back || g.type(n.arg_value(0)).shape == shape,
+             "[grid_sampler] the gradient does not have the shape of the result");
+  if (back) return {{x.dtype, x.shape, {}}, {grid.dtype, grid.shape, {}}};
   return {{x.dtype, shape, {}}};
 }
 

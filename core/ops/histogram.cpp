@@ -55,7 +55,7 @@ class HistcKernel final : public Kernel {
         high_(d.args.real(3)),
         nest_(collapse(shared_loops<1>({&x_}))),
         fns_(kernels::histogram_fns(x_.dtype)) {
-    invariant(fns_ != nullptr, "no histc kernel for {}", name_of(x_.dtype));
+    user_check(fns_ != nullptr, "no histc kernel for {}", name_of(x_.dtype));
   }
 
   bool single_thread() const override { return x_.count() < kSmall; }

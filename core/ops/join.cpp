@@ -337,15 +337,35 @@ std::vector<TensorType> infer_join(const Graph& g, const Node& n) {
     return {out};
   }
   if (n.op == Op::DiagonalScatter || n.op == Op::AsStridedScatter) {
-    user_check(g.type(n.arg_value(1)).dtype == x.dtype, "[{}] the source is not {}", op_text(n.op),
-               name_of(x.dtype));
+    Node view = n;  // of the result, which the source is written to
+    view.op = n.op == Op::DiagonalScatter ? Op::Diagonal : Op::AsStrided;
+    view.args.list.erase(view.args.list.begin() + 1);
+    const TensorType want = infer_view(g, view)[0];
+    user_check(g.type(n.arg_value(1)).same_logical(want), "[{}] the source is not {}",
+               op_text(n.op), to_string(want));
     return {out};
   }
   if (n.op == Op::UnfoldGrad) {
-    out.shape = n.args.ints(1);
+    // Windows of the size and step asked for, as the forward makes them.
+    const Dims made = n.args.ints(1);
+    for (int64_t d : made) user_check(d >= 0, "[unfold_backward] a negative size");
+    const auto rank = static_cast<int64_t>(made.size());
+    const int64_t dim = wrap_dim(n.args.integer(2), rank), size = n.args.integer(3),
+                  step = n.args.integer(4), have = rank ? made[dim] : 1;
+    user_check(size >= 0 && size <= have && step > 0,
+               "[unfold_backward] windows of {} with step {} do not fit {}", size, step, have);
+    Dims want = made;
+    if (rank) want[dim] = (have - size) / step + 1;
+    want.push_back(size);
+    user_check(x.shape == want, "[unfold_backward] a gradient of {} for windows of {}",
+               text_of(x.shape), text_of(want));
+    out.shape = made;
     return {out};
   }
-  if (n.op == Op::Flip) return {out};
+  if (n.op == Op::Flip) {
+    for (int64_t d : n.args.ints(1)) wrap_dim(d, x.rank());
+    return {out};
+  }
   const Padding pad(n.args, x.shape.size());
   for (size_t i = 0; i < x.shape.size(); ++i) {
     out.shape[i] += pad.low[i] + pad.high[i];

@@ -8,6 +8,8 @@
 
 #include "ops/registry.h"
 #include "ops/run_error.h"
+#include "ops/sizes.h"
+#include "ops/view.h"
 
 namespace tessera {
 namespace {
@@ -416,7 +418,15 @@ Sizes sizes_of(const Dims& shape) {
 
 std::vector<TensorType> infer_linalg(const Graph& g, const Node& n) {
   const TensorType& a = g.type(n.arg_value(0));
-  if (n.op == Op::LuPermutation) return {{DType::I64, g.type(n.results[0]).shape, {}}};
+  if (n.op == Op::LuPermutation) {
+    // As many rows as the factors have: at least one per pivot.
+    const Dims& shape = g.type(n.results[0]).shape;
+    user_check(a.dtype == DType::I32 && a.rank() >= 1 && a.shape.size() == shape.size() &&
+                   std::equal(a.shape.begin(), a.shape.end() - 1, shape.begin()) &&
+                   a.shape.back() <= shape.back(),
+               "lu_permutation: {} from pivots {}", text_of(shape), to_string(a));
+    return {{DType::I64, shape, {}}};
+  }
   user_check(a.rank() >= 2, "{}: the input tensor must have at least 2 dimensions", op_text(n.op));
   user_check(a.dtype == DType::F32, "{}: matrices of {} have no kernel", op_text(n.op),
              name_of(a.dtype));
@@ -438,9 +448,17 @@ std::vector<TensorType> infer_linalg(const Graph& g, const Node& n) {
     case Op::LuFactor:
       return {with({rows, cols}), with({k}, DType::I32), with({}, DType::I32)};
     case Op::LuSolve:
-      return {{DType::F32, g.type(n.arg_value(2)).shape, {}}};
-    case Op::SolveTriangular:
-      return {{DType::F32, g.type(n.arg_value(1)).shape, {}}};
+    case Op::SolveTriangular: {
+      const TensorType& b = g.type(n.arg_value(n.op == Op::LuSolve ? 2 : 1));
+      user_check(b.shape.size() == r && b.shape[r - 2] == rows &&
+                     std::equal(batch.begin(), batch.end(), b.shape.begin()),
+                 "{}: {} does not fit matrices {}", op_text(n.op), text_of(b.shape),
+                 text_of(a.shape));
+      user_check(
+          n.op != Op::LuSolve || g.type(n.arg_value(1)).same_logical(with({rows}, DType::I32)),
+          "{}: the pivots are not those of the factors", op_text(n.op));
+      return {{DType::F32, b.shape, {}}};
+    }
     case Op::Geqrf:
       return {with({rows, cols}), with({k})};
     case Op::MatrixExp:
@@ -451,8 +469,17 @@ std::vector<TensorType> infer_linalg(const Graph& g, const Node& n) {
     case Op::SvdThin:
       if (n.results.size() == 1) return {with({k})};
       return {with({rows, k}), with({k}), with({k, cols})};
-    default:  // as many columns of Q as were asked for
-      return {{DType::F32, g.type(n.results[0]).shape, {}}};
+    default: {  // as many columns of Q as were asked for
+      const TensorType& tau = g.type(n.arg_value(1));
+      Dims shape = a.shape;
+      shape[r - 1] = g.type(n.results[0]).shape.empty() ? 0 : g.type(n.results[0]).shape.back();
+      user_check(tau.shape.size() + 1 == r &&
+                     std::equal(batch.begin(), batch.end(), tau.shape.begin()) &&
+                     tau.shape.back() <= k && shape[r - 1] <= rows,
+                 "{}: {} reflections for matrices {}", op_text(n.op), text_of(tau.shape),
+                 text_of(a.shape));
+      return {{DType::F32, shape, {}}};
+    }
   }
 }
 
@@ -465,36 +492,37 @@ Work work_linalg(const Graph& g, const Node& n) {
   const int64_t k = std::min(s.m, s.n), outer = std::max(s.m, s.n);
   auto columns = [&](size_t operand) { return g.type(n.arg_value(operand)).shape.back(); };
   w.batch = s.items, w.m = s.m, w.n = s.n, w.k = k;
-  int64_t flops = 0;
+  auto flops = [&](std::initializer_list<int64_t> factors) {
+    return operations({s.items, operations(factors)});
+  };
   switch (n.op) {
     case Op::Cholesky:
-      flops = k * k * k / 3;
+      w.flops = flops({k, k, k}) / 3;
       break;
     case Op::LuFactor:
-      flops = k * k * (outer - k / 3);
+      w.flops = flops({k, k, outer - k / 3});
       break;
     case Op::SolveTriangular:
-      flops = k * k * columns(1);
+      w.flops = flops({k, k, columns(1)});
       break;
     case Op::LuSolve:
-      flops = 2 * k * k * columns(2);
+      w.flops = flops({2, k, k, columns(2)});
       break;
     case Op::MatrixExp:
-      flops = 16 * k * k * k;
+      w.flops = flops({16, k, k, k});
       break;
     case Op::Eigh:
-      flops = (n.results.size() == 1 ? 4 : 13) * k * k * k / 3;
+      w.flops = flops({n.results.size() == 1 ? 4 : 13, k, k, k}) / 3;
       break;
     case Op::SvdThin:
-      flops = (n.results.size() == 1 ? 4 : 14) * k * k * outer;
+      w.flops = flops({n.results.size() == 1 ? 4 : 14, k, k, outer});
       break;
     case Op::LuPermutation:
       w.kind = WorkKind::kGather;
       break;
     default:
-      flops = 2 * k * k * outer;
+      w.flops = flops({2, k, k, outer});
   }
-  w.flops = s.items * flops;
   return w;
 }
 

@@ -59,8 +59,8 @@ Nest<K> collapse(Nest<K> nest, bool keep_order = false) {
 template <size_t K, typename F>
 void for_runs(const Nest<K>& nest, int64_t begin, int64_t end, F&& f) {
   if (begin >= end) return;
-  constexpr size_t kMaxRank = 16;
-  std::array<int64_t, kMaxRank> index{};
+  constexpr size_t kMaxRank = 64;  // as the parser has it
+  std::array<int64_t, kMaxRank> index;
   std::array<int64_t, K> at{};
   const size_t last = nest.size() - 1;
   int64_t rest = begin;

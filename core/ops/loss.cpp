@@ -195,8 +195,15 @@ std::vector<TensorType> infer_loss(const Graph& g, const Node& n) {
   user_check(w == kNoValue || g.type(w).count() == classes,
              "[nll_loss] weight has {} elements for {} classes",
              w == kNoValue ? 0 : g.type(w).count(), classes);
-  if (n.op == Op::NllLossGrad) return {{x.dtype, x.shape, {}}};
-  const bool each = n.args.integer(3) == kNone;
+  const int64_t reduction = n.args.integer(first + 3);
+  user_check(reduction >= 0 && reduction <= 2, "[nll_loss] there is no reduction {}", reduction);
+  const bool each = reduction == kNone;
+  if (n.op == Op::NllLossGrad) {
+    const TensorType &gy = g.type(n.arg_value(0)), &total = g.type(n.arg_value(6));
+    user_check(gy.count() == (each ? product(samples) : 1) && total.count() == 1,
+               "[nll_loss] the gradient does not fit the loss");
+    return {{x.dtype, x.shape, {}}};
+  }
   return {{x.dtype, each ? samples : Dims{}, {}}, {x.dtype, {}, {}}};
 }
 
@@ -210,7 +217,7 @@ Work work_loss(const Graph& g, const Node& n) {
 }
 
 KernelPtr make_loss(const StepDesc& d) {
-  invariant(d.outputs[0].dtype != DType::F64, "{} kernel cannot give f64", op_text(d.op));
+  user_check(d.outputs[0].dtype != DType::F64, "{} kernel cannot give f64", op_text(d.op));
   if (d.op == Op::NllLoss) return std::make_unique<NllLossKernel>(d);
   return std::make_unique<NllLossGradKernel>(d);
 }

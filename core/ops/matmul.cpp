@@ -11,6 +11,7 @@
 #include "kernels/simd.h"
 #include "ops/epilogue.h"
 #include "ops/registry.h"
+#include "ops/sizes.h"
 #include "ops/view.h"
 
 namespace tessera {
@@ -229,7 +230,21 @@ std::vector<TensorType> infer_matmul(const Graph& g, const Node& n) {
   const Problem p = problem_of(n.op, a.shape, b.shape);
   user_check(a.dtype == b.dtype, "{}: operands are {} and {}, they must have one type",
              op_text(n.op), name_of(a.dtype), name_of(b.dtype));
-  TensorType out{a.dtype, matrix_rank(n.op) == 2 ? Dims{p.m, p.n} : Dims{p.batch, p.m, p.n}, {}};
+  if (first == 1) {
+    const Dims shape = matrix_rank(n.op) == 2 ? Dims{p.m, p.n} : Dims{p.batch, p.m, p.n};
+    const Dims& bias = g.type(n.arg_value(0)).shape;
+    bool fits = bias.size() <= shape.size();
+    for (size_t i = 1; fits && i <= bias.size(); ++i)
+      fits = bias[bias.size() - i] == 1 || bias[bias.size() - i] == shape[shape.size() - i];
+    user_check(fits, "{}: {} does not broadcast to {}", op_text(n.op), text_of(bias),
+               text_of(shape));
+  }
+  // A product of halves may be wanted as it adds up, and an epilogue always gets it so.
+  const bool half = a.dtype == DType::F16 || a.dtype == DType::BF16;
+  const bool wide = half && (n.body || g.type(n.results[0]).dtype == DType::F32);
+  TensorType out{wide ? DType::F32 : a.dtype,
+                 matrix_rank(n.op) == 2 ? Dims{p.m, p.n} : Dims{p.batch, p.m, p.n},
+                 {}};
   return {out};
 }
 
@@ -240,10 +255,10 @@ Work work_matmul(const Graph& g, const Node& n) {
   Work w;
   w.kind = WorkKind::kMatMul;
   w.m = p.m, w.n = p.n, w.k = p.k, w.batch = p.batch;
-  w.flops = 2 * p.batch * p.m * p.n * p.k;
+  w.flops = operations({2, p.batch, p.m, p.n, p.k});
   for (ValueId v : n.operands) w.bytes += g.type(v).bytes();
   for (ValueId v : n.results) w.bytes += g.type(v).bytes();
-  if (first == 1) w.flops += 2 * p.batch * p.m * p.n;
+  if (first == 1) w.flops += operations({2, p.batch, p.m, p.n});
   return w;
 }
 

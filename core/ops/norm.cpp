@@ -6,6 +6,7 @@
 
 #include "ops/norm_impl.h"
 #include "ops/registry.h"
+#include "ops/sizes.h"
 #include "ops/widened.h"
 
 namespace tessera {
@@ -197,8 +198,33 @@ void check_float(Op op, const TensorType& t) {
 void check_affine(const Graph& g, const Node& n, size_t arg, int64_t count) {
   const ValueId v = n.arg_value(arg);
   if (v == kNoValue) return;
-  user_check(g.type(v).count() == count, "[{}] weight or bias has {} elements, expected {}",
-             op_text(n.op), g.type(v).count(), count);
+  const bool layer = n.op == Op::LayerNorm || n.op == Op::LayerNormGrad;
+  user_check(g.type(v).count() == count && (layer || g.type(v).rank() == 1),
+             "[{}] weight or bias has {} elements, expected {} in one dim", op_text(n.op),
+             g.type(v).count(), count);
+}
+
+// Means or deviations, one per row or group, as the forward pass gives them.
+void check_stat(const Graph& g, const Node& n, size_t arg, int64_t count) {
+  const TensorType& t = g.type(n.arg_value(arg));
+  user_check(t.dtype == DType::F32 && t.count() == count,
+             "[{}] argument {} does not have {} statistics of type f32", op_text(n.op), arg, count);
+}
+
+void check_gradient(const Graph& g, const Node& n, const TensorType& x) {
+  user_check(g.type(n.arg_value(0)).shape == x.shape, "[{}] gradient and input differ in shape",
+             op_text(n.op));
+}
+
+// Samples, channels, elements of a channel and groups stand in the arguments from `at` on.
+void check_groups(const TensorType& x, const Node& n, size_t at) {
+  const int64_t batch = n.args.integer(at), channels = n.args.integer(at + 1),
+                inner = n.args.integer(at + 2), groups = n.args.integer(at + 3);
+  user_check(groups > 0 && channels % groups == 0,
+             "[group_norm] {} channels cannot be divided into {} groups", channels, groups);
+  user_check(x.rank() >= 2 && x.shape[1] == channels && x.shape[0] == batch &&
+                 x.count() == times(times(batch, channels), inner),
+             "[group_norm] the input does not have {} samples of {} channels", batch, channels);
 }
 
 std::vector<TensorType> infer_layer(const Graph& g, const Node& n, size_t x_arg, size_t shape_arg) {
@@ -262,18 +288,19 @@ std::vector<TensorType> infer_norm(const Graph& g, const Node& n) {
     }
     case Op::LayerNormGrad: {
       auto t = infer_layer(g, n, 1, 2);
+      check_stat(g, n, 3, product(t[1].shape));
+      check_stat(g, n, 4, product(t[1].shape));
+      check_affine(g, n, 5, product(t[2].shape));
+      check_affine(g, n, 6, product(t[2].shape));
+      check_gradient(g, n, g.type(n.arg_value(1)));
       return {masked(n, 7, 0, t[0]), masked(n, 7, 1, t[2]), masked(n, 7, 2, t[2])};
     }
     case Op::GroupNorm: {
       const TensorType& x = g.type(n.arg_value(0));
       check_float(n.op, x);
+      check_groups(x, n, 3);
       const int64_t batch = n.args.integer(3), channels = n.args.integer(4),
                     groups = n.args.integer(6);
-      user_check(groups > 0 && channels % groups == 0,
-                 "[group_norm] {} channels cannot be divided into {} groups", channels, groups);
-      user_check(x.count() == batch * channels * n.args.integer(5) && x.rank() >= 2 &&
-                     x.shape[1] == channels,
-                 "[group_norm] the input does not have {} samples of {} channels", batch, channels);
       check_affine(g, n, 1, channels);
       check_affine(g, n, 2, channels);
       return {{x.dtype, x.shape, {}}, float_type({batch, groups}), float_type({batch, groups})};
@@ -281,6 +308,12 @@ std::vector<TensorType> infer_norm(const Graph& g, const Node& n) {
     case Op::GroupNormGrad: {
       const TensorType& x = g.type(n.arg_value(1));
       check_float(n.op, x);
+      check_groups(x, n, 5);
+      const int64_t batch = n.args.integer(5), groups = n.args.integer(8);
+      check_stat(g, n, 2, times(batch, groups));
+      check_stat(g, n, 3, times(batch, groups));
+      check_affine(g, n, 4, n.args.integer(6));
+      check_gradient(g, n, x);
       const TensorType w = float_type({n.args.integer(6)});
       return {masked(n, 9, 0, {x.dtype, x.shape, {}}), masked(n, 9, 1, w), masked(n, 9, 2, w)};
     }
@@ -291,11 +324,19 @@ std::vector<TensorType> infer_norm(const Graph& g, const Node& n) {
   check_float(n.op, x);
   user_check(x.rank() >= 2, "[batch_norm] needs at least two dims, got {}", x.rank());
   const TensorType same{x.dtype, x.shape, {}}, stat = float_type({x.shape[1]});
-  if (n.op == Op::BatchNormGrad)
+  if (n.op == Op::BatchNormGrad) {
+    // Statistics of the batch or running ones; the others are not read.
+    const size_t mean = n.args.boolean(7) ? 5 : 3;
+    for (size_t arg : {size_t{2}, mean, mean + 1}) check_affine(g, n, arg, x.shape[1]);
+    check_gradient(g, n, x);
+    user_check(n.args.has(mean) && n.args.has(mean + 1), "[batch_norm] needs mean and deviation");
     return {masked(n, 9, 0, same), masked(n, 9, 1, stat), masked(n, 9, 2, stat)};
+  }
   for (size_t arg = 1; arg <= 4; ++arg) check_affine(g, n, arg, x.shape[1]);
   if (n.op == Op::BatchNormEval) return {same, float_type({0}), float_type({0})};
   const bool training = n.args.boolean(5);
+  user_check(training || (n.args.has(3) && n.args.has(4)),
+             "[batch_norm] needs running statistics when not training");
   user_check(!training || product(x.shape) != x.shape[1],
              "[batch_norm] needs more than one value per channel when training");
   const TensorType save = training ? stat : float_type({0});
@@ -333,7 +374,7 @@ KernelPtr make_norm(const StepDesc& desc) {
   if (desc.op == Op::LayerNormGrad) return std::make_unique<LayerNormGradKernel>(desc);
   auto make = [](const StepDesc& d) -> KernelPtr {
     for (const TensorRef& t : d.inputs)
-      invariant(t.dtype == DType::F32, "{} kernel given {}", op_text(d.op), name_of(t.dtype));
+      user_check(t.dtype == DType::F32, "{} has no kernel for {}", op_text(d.op), name_of(t.dtype));
     switch (d.op) {
       case Op::GroupNorm:
       case Op::GroupNormGrad:

@@ -14,6 +14,7 @@ struct Facts {
   int arity;
   DTypeRule rule;
   int flops;
+  std::string_view signature;
 };
 
 // Only whether it is a view counts here.
@@ -23,12 +24,13 @@ enum class Family { TESSERA_FAMILIES(ROW) view, composite, fused, host };
 
 constexpr Facts kFacts[] = {
 #define POINTWISE(name, text, arity, rule, flops, body) \
-  {text, OpKind::kPointwise, arity, DTypeRule::rule, flops},
+  {text, OpKind::kPointwise, arity, DTypeRule::rule, flops, {}},
 #include "ops/pointwise.def"
 #undef POINTWISE
-#define OP(name, text, family)                                                    \
-  {text, Family::family == Family::view ? OpKind::kView : OpKind::kStructured, 0, \
-   DTypeRule::kGiven, 0},
+#define OP(name, text, family, signature)                                      \
+  {text, Family::family == Family::view ? OpKind::kView : OpKind::kStructured, \
+   0,    DTypeRule::kGiven,                                                    \
+   0,    signature},
 #include "ops/ops.def"
 #undef OP
 };
@@ -54,6 +56,9 @@ DTypeRule pointwise_rule(Op op) {
 }
 int pointwise_flops(Op op) {
   return facts(op).flops;
+}
+std::string_view op_signature(Op op) {
+  return facts(op).signature;
 }
 
 std::optional<Op> op_from_text(std::string_view text) {

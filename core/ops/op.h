@@ -12,7 +12,7 @@ enum class Op : uint16_t {
 #define POINTWISE(name, text, arity, rule, flops, body) name,
 #include "ops/pointwise.def"
 #undef POINTWISE
-#define OP(name, text, family) name,
+#define OP(name, text, family, signature) name,
 #include "ops/ops.def"
 #undef OP
   kCount
@@ -27,10 +27,14 @@ enum class OpKind : uint8_t {
 
 // Result type rule of a pointwise row.
 enum class DTypeRule : uint8_t {
-  kSame,   // the promoted operand type
-  kFloat,  // integers become f32
-  kBool,   // a comparison
-  kGiven,  // stated by the node (casts, fills)
+  kSame,    // the promoted operand type
+  kNumber,  // the same, and it is not bool
+  kReal,    // the same, and it is a float
+  kInt,     // the same, and it is an integer
+  kWhole,   // the same, and it is an integer or bool
+  kFloat,   // integers become f32
+  kBool,    // a comparison
+  kGiven,   // stated by the node (casts, fills)
 };
 
 std::string_view op_text(Op op);
@@ -45,5 +49,7 @@ inline bool is_view(Op op) {
 int pointwise_arity(Op op);
 DTypeRule pointwise_rule(Op op);
 int pointwise_flops(Op op);
+// What a structured row says of its arguments, see ops.def.
+std::string_view op_signature(Op op);
 
 }  // namespace tessera

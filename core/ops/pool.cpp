@@ -8,6 +8,8 @@
 #include "kernels/pool_reference.h"
 #include "ops/convolution.h"
 #include "ops/registry.h"
+#include "ops/sizes.h"
+#include "ops/view.h"
 #include "ops/widened.h"
 
 namespace tessera {
@@ -315,16 +317,26 @@ std::vector<TensorType> infer_pool(const Graph& g, const Node& n) {
   const size_t spatial = spatial_dims(n.op, n.args), rank = x.shape.size();
   user_check(spatial >= 1 && (rank == spatial + 1 || rank == spatial + 2),
              "[pool] needs {} or {} dims, got {}", spatial + 1, spatial + 2, rank);
+  user_check(spatial <= 3, "[pool] over {} dims", spatial);
   TensorType y{x.dtype, x.shape, {}};
-  if (is_grad(n.op)) return {y};
   if (is_adaptive(n.op)) {
-    const Dims size = n.args.ints(1);
+    const Dims size = n.args.ints(is_grad(n.op) ? 2 : 1);
     for (int64_t s : size) user_check(s >= 0, "[pool] output size must not be negative");
     std::copy(size.begin(), size.end(), y.shape.end() - static_cast<int64_t>(spatial));
   } else {
     const PoolArgs p = pool_args(n.op, n.args);
     for (size_t d = 0; d < spatial; ++d)
       y.shape[rank - spatial + d] = pooled_size(x.shape[rank - spatial + d], p, d);
+  }
+  if (is_grad(n.op)) {
+    const TensorType& gy = g.type(n.arg_value(0));
+    user_check(gy.shape == y.shape, "[pool] a gradient of {} for a result of {}", text_of(gy.shape),
+               text_of(y.shape));
+    user_check(
+        !is_max_grad(n.op) ||
+            g.type(n.arg_value(is_adaptive(n.op) ? 3 : 7)).same_logical({DType::I64, y.shape, {}}),
+        "[pool] the index does not have the type of the forward pass");
+    return {{x.dtype, x.shape, {}}};
   }
   if (!is_max(n.op)) return {y};
   return {y, {DType::I64, y.shape, {}}};
@@ -333,12 +345,12 @@ std::vector<TensorType> infer_pool(const Graph& g, const Node& n) {
 Work work_pool(const Graph& g, const Node& n) {
   const TensorType& pooled = g.type(is_grad(n.op) ? n.arg_value(0) : n.results[0]);
   const TensorType& image = g.type(is_grad(n.op) ? n.results[0] : n.arg_value(0));
-  int64_t window = 1;
+  int64_t flops = pooled.count();
   if (is_adaptive(n.op))
-    window = std::max<int64_t>(image.count() / std::max<int64_t>(pooled.count(), 1), 1);
+    flops = operations({flops, std::max<int64_t>(image.count() / std::max<int64_t>(flops, 1), 1)});
   else
-    window = product(pool_args(n.op, n.args).kernel);
-  Work work{.kind = WorkKind::kReduce, .flops = pooled.count() * window};
+    for (int64_t k : pool_args(n.op, n.args).kernel) flops = operations({flops, k});
+  Work work{.kind = WorkKind::kReduce, .flops = flops};
   for (ValueId v : n.operands) work.bytes += g.type(v).bytes();
   for (ValueId v : n.results) work.bytes += g.type(v).bytes();
   return work;

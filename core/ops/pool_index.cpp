@@ -10,6 +10,7 @@
 
 #include "ops/registry.h"
 #include "ops/run_error.h"
+#include "ops/sizes.h"
 #include "ops/widened.h"
 
 namespace tessera {
@@ -168,8 +169,10 @@ std::vector<TensorType> infer_pool_index(const Graph& g, const Node& n) {
 Work work_pool_index(const Graph& g, const Node& n) {
   Work work{.kind = WorkKind::kGather, .flops = g.type(n.arg_value(0)).count()};
   if (n.op == Op::MaxUnpool) work.flops = 0;
-  if (n.op == Op::FractionalMaxPool)
-    work.flops = g.type(n.results[0]).count() * product(n.args.ints(1));
+  if (n.op == Op::FractionalMaxPool) {
+    work.flops = g.type(n.results[0]).count();
+    for (int64_t k : n.args.ints(1)) work.flops = operations({work.flops, k});
+  }
   for (ValueId v : n.operands) work.bytes += g.type(v).bytes();
   for (ValueId v : n.results) work.bytes += g.type(v).bytes();
   return work;

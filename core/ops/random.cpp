@@ -170,7 +170,13 @@ std::vector<TensorType> infer_random(const Graph& g, const Node& n) {
     user_check(p.dtype == DType::F32, "[probability] needs f32, got {}", name_of(p.dtype));
     return {{p.dtype, p.shape, {}}};
   }
-  if (n.op == Op::RandPerm) return {{DType::I64, g.type(n.results[0]).shape, {}}};
+  user_check(g.type(n.arg_value(0)).same_logical({DType::I64, {2}, {}}),
+             "{}: the key is not i64[2]", op_text(n.op));
+  if (n.op == Op::RandPerm) {
+    user_check(g.type(n.results[0]).rank() == 1, "randperm: the result has {} dims",
+               g.type(n.results[0]).rank());
+    return {{DType::I64, g.type(n.results[0]).shape, {}}};
+  }
   Dims shape = g.type(n.arg_value(2)).shape;
   user_check(shape.size() == 1 || shape.size() == 2,
              "multinomial: prob_dist must be 1 or 2 dim, it has {}", shape.size());

@@ -4,6 +4,7 @@
 // gradients are one product afterwards, so that only what depends on the last state is done here.
 #include "ops/recurrent_impl.h"
 #include "ops/registry.h"
+#include "ops/sizes.h"
 #include "ops/widened.h"
 
 namespace tessera {
@@ -46,6 +47,7 @@ Layer layer_of(Op op, const Args& args, const std::function<Dims(size_t)>& shape
              op_text(op), rows.size(), l.sizes.size());
   const bool packed = !l.sizes.empty();
   user_check(packed || rows[0] > 0, "[{}] needs at least one time step", op_text(op));
+  user_check(packed || rows[0] < 1 << 24, "[{}] {} time steps are too many", op_text(op), rows[0]);
   if (!packed) l.sizes.assign(static_cast<size_t>(rows[0]), rows[1]);
   l.batch = packed ? l.sizes[0] : rows[1];
   int64_t last = l.batch, total = 0;
@@ -155,8 +157,8 @@ Work work_recurrent(const Graph& g, const Node& n) {
   Work w;
   w.kind = WorkKind::kMatMul;
   w.m = l.batch, w.n = l.gates() * l.hidden, w.k = l.width, w.batch = l.steps();
-  w.flops = 2 * rows * l.width * l.hidden * (l.gates() + (l.projected ? 1 : 0));
-  w.flops += rows * l.hidden * l.gates() * 12;
+  w.flops = operations({2, rows, l.width, l.hidden, l.gates() + (l.projected ? 1 : 0)});
+  w.flops += operations({rows, l.hidden, l.gates(), 12});
   for (ValueId v : n.operands) w.bytes += g.type(v).bytes();
   for (ValueId v : n.results) w.bytes += g.type(v).bytes();
   return w;

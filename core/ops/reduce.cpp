@@ -169,7 +169,7 @@ class ReduceKernel final : public Kernel {
   ReduceKernel(const StepDesc& d, const ReduceArgs& a)
       : x_(d.inputs[d.args.operand(0)]), out_(d.outputs[0]), loops_(x_, out_, a, false) {
     fns_ = kernels::reduce_fns(kind_of(d.op), x_.dtype);
-    invariant(fns_ != nullptr, "no {} kernel for {}", op_text(d.op), name_of(x_.dtype));
+    user_check(fns_ != nullptr, "no {} kernel for {}", op_text(d.op), name_of(x_.dtype));
     part_ = kernels::part_size(fns_->part);
     const Loop<2>& inner = loops_.kept.back();
     by_columns_ = inner.step[0] == 1 && inner.size > 1 && loops_.reduced.back().step[0] != 1;
@@ -313,7 +313,7 @@ class ArgKernel final : public Kernel {
         loops_(x_, out_, a, true),
         fns_(kernels::arg_fns(x_.dtype)),
         largest_(d.op == Op::Argmax) {
-    invariant(fns_ != nullptr, "no {} kernel for {}", op_text(d.op), name_of(x_.dtype));
+    user_check(fns_ != nullptr, "no {} kernel for {}", op_text(d.op), name_of(x_.dtype));
     depth_ = count_of(loops_.reduced);
     by_columns_ = loops_.reduced.size() == 1 && loops_.kept.back().step[0] == 1 &&
                   loops_.kept.back().size >= 8 && loops_.reduced.back().step[0] != 1;

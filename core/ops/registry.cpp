@@ -30,7 +30,7 @@ constexpr OpRow row_view(std::string_view text) {
   return {text, infer_view, no_work, no_kernel, any_strides};
 }
 constexpr OpRow row_composite(std::string_view text) {
-  return {text, declared, no_work, no_kernel, any_strides};
+  return {text, infer_composite, no_work, no_kernel, any_strides};
 }
 constexpr OpRow row_fused(std::string_view text) {
   return {text, declared, no_work, no_kernel, any_strides};
@@ -40,7 +40,7 @@ constexpr OpRow row_host(std::string_view text) {
 }
 
 const OpRow kRows[] = {
-#define OP(name, text, family) row_##family(text),
+#define OP(name, text, family, signature) row_##family(text),
 #include "ops/ops.def"
 #undef OP
 };

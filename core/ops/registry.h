@@ -43,5 +43,6 @@ TESSERA_FAMILIES(ROW)
 // clang-format on
 
 std::vector<TensorType> infer_view(const Graph&, const Node&);
+std::vector<TensorType> infer_composite(const Graph&, const Node&);
 
 }  // namespace tessera

@@ -4,6 +4,7 @@
 #include "kernels/resample.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "ops/convolution.h"
@@ -223,6 +224,15 @@ std::vector<TensorType> infer_resample(const Graph& g, const Node& n) {
   TensorType y{x.dtype, x.shape, {}};
   std::copy(size.begin(), size.end(), y.shape.end() - static_cast<int64_t>(size.size()));
   for (int64_t s : size) user_check(s >= 0, "[resample] negative size");
+  kernels::map_mode(n.args.text(1));
+  user_check(n.args.at(4).kind == Arg::Kind::kList && n.args.at(4).list.size() == size.size(),
+             "[resample] {} numbers for {} spatial dims", n.args.at(4).list.size(), size.size());
+  // Paddings, or scales whose reciprocals are positions in an image.
+  for (const Arg& a : n.args.at(4).list) {
+    const double v = std::fabs(a.number());
+    user_check(v == 0 || (v > 1e-9 && v < 1e9), "[resample] {} is neither scale nor padding",
+               a.number());
+  }
   return {y};
 }
 

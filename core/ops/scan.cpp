@@ -51,7 +51,7 @@ class ScanKernel final : public Kernel {
         index_(has_places(d.op) ? d.outputs[1] : d.outputs[0]),
         places_(has_places(d.op)),
         fns_(kernels::scan_fns(kind_of(d.op), x_.dtype)) {
-    invariant(fns_ != nullptr, "no {} kernel for {}", op_text(d.op), name_of(x_.dtype));
+    user_check(fns_ != nullptr, "no {} kernel for {}", op_text(d.op), name_of(x_.dtype));
     const auto rank = static_cast<int64_t>(x_.shape.size());
     const auto dim = static_cast<size_t>(wrap_dim(d.args.integer(1), rank));
     std::vector<bool> skip(x_.shape.size(), false);

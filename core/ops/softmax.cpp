@@ -177,8 +177,8 @@ Work work_softmax(const Graph& g, const Node& n) {
 
 KernelPtr make_softmax(const StepDesc& d) {
   auto check = [&](const TensorRef& t) {
-    invariant(is_float(t.dtype) && size_of(t.dtype) <= 4, "{} kernel given {}", op_text(d.op),
-              name_of(t.dtype));
+    user_check(is_float(t.dtype) && size_of(t.dtype) <= 4, "{} has no kernel for {}", op_text(d.op),
+               name_of(t.dtype));
   };
   for (const TensorRef& t : d.inputs) check(t);
   check(d.outputs[0]);

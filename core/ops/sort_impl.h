@@ -29,7 +29,7 @@ struct OrderRows {
   OrderRows(const StepDesc& d, int64_t dim, bool keeps_dim)
       : x(d.inputs[d.args.operand(0)]), values(d.outputs[0]), index(d.outputs[1]) {
     fns = kernels::sort_fns(x.dtype);
-    invariant(fns != nullptr, "no {} kernel for {}", op_text(d.op), name_of(x.dtype));
+    user_check(fns != nullptr, "no {} kernel for {}", op_text(d.op), name_of(x.dtype));
     const auto rank = x.shape.size();
     dim = wrap_dim(dim, static_cast<int64_t>(rank));
     for (size_t i = 0, o = 0; i < rank; ++i) {

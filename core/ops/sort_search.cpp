@@ -18,7 +18,7 @@ class SearchKernel final : public Kernel {
                 : out_.dtype == DType::I32 ? kernels::SearchResult::kI32
                                            : kernels::SearchResult::kI64),
         fn_(kernels::search_fn(sorted_.dtype)) {
-    invariant(fn_ != nullptr, "no searchsorted kernel for {}", name_of(sorted_.dtype));
+    user_check(fn_ != nullptr, "no searchsorted kernel for {}", name_of(sorted_.dtype));
     count_ = values_.count();
     // One sequence: the values are one long row.
     row_ = sorted_.shape.size() == 1 ? std::max<int64_t>(count_, 1) : values_.shape.back();

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "ops/registry.h"
+#include "ops/sizes.h"
 
 namespace tessera {
 
@@ -63,7 +64,7 @@ Dims viewed_shape(const Dims& in, Dims size) {
       inferred = static_cast<int64_t>(i);
     } else {
       user_check(size[i] >= 0, "[view] invalid size {} in {}", size[i], text_of(size));
-      known *= size[i];
+      known = times(known, size[i]);
     }
   }
   if (inferred >= 0) {
@@ -136,9 +137,11 @@ int64_t strided_offset(const Args& args, int64_t count) {
              stride.size());
   int64_t last = offset;
   for (size_t i = 0; i < size.size(); ++i) {
-    user_check(stride[i] >= 0, "[as_strided] negative strides");
-    last += (size[i] - 1) * stride[i];
+    user_check(stride[i] >= 0 && size[i] >= 0, "[as_strided] negative sizes or strides");
+    if (size[i] > 0) last += times(size[i] - 1, stride[i]);
+    user_check(last < int64_t{1} << 62, "[as_strided] reaches beyond any memory");
   }
+  checked_product(size);
   user_check(product(size) == 0 || (offset >= 0 && last < count),
              "[as_strided] reaches element {} of a tensor of {}", last, count);
   return product(size) == 0 ? 0 : offset;
@@ -220,6 +223,7 @@ std::vector<TensorType> infer_view(const Graph& g, const Node& n) {
     }
     case Op::Expand:
       out.shape = expanded_shape(in.shape, n.args.ints(1));
+      checked_product(out.shape);
       break;
     case Op::Permute: {
       const auto dims = permutation(n.args, in.shape.size());

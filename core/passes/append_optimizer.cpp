@@ -94,7 +94,7 @@ bool append_optimizer(Graph& g, const PassContext&) {
   std::vector<OptimizerGroup> groups = std::move(g.optimizer);
   g.optimizer.clear();
   std::optional<Term> unscale;
-  const Source* source = find_source(g, kLossScale);
+  const Source* source = find_source(g, kLossScale, {DType::F32, {}, {}});
   const ValueId scale = source ? source->value : kNoValue;
   if (source) unscale = 1.0 / Term{&b, scale};
   std::deque<UpdateGroup> updates;

@@ -84,19 +84,22 @@ Term sum(Term x, std::vector<int64_t> dims) {
   return {x.b, x.b->add(Op::Sum, {x.v}, t, {Arg::ints(dims), Arg::boolean(keep)})};
 }
 
-const Source* find_source(const Graph& g, const std::string& name) {
-  for (const Source& s : g.sources)
-    if (s.name == name) return &s;
+const Source* find_source(const Graph& g, const std::string& name, const TensorType& type) {
+  for (const Source& s : g.sources) {
+    if (s.name != name) continue;
+    user_check(g.type(s.value).same_logical(type), "[state] \"{}\" is {}, not {}", name,
+               to_string(g.type(s.value)), to_string(type));
+    return &s;
+  }
   return nullptr;
 }
 
 Term UpdateGroup::slot(const char* state, DType dtype, const std::string& value) {
   return shared(fmt::format("{} {}", state, value), [&] {
     const std::string name = fmt::format("{}:{}", state, o_.group);
-    const Source* found = find_source(b_.graph(), name);
-    ValueId all =
-        found ? found->value
-              : b_.graph().add_source(SourceKind::kBuffer, name, {dtype, {kHyperSlots}, {}});
+    const TensorType type{dtype, {kHyperSlots}, {}};
+    const Source* found = find_source(b_.graph(), name, type);
+    ValueId all = found ? found->value : b_.graph().add_source(SourceKind::kBuffer, name, type);
     auto it = o_.flags.find(value);
     user_check(it != o_.flags.end() && it->second >= 0 && it->second < kHyperSlots,
                "[optimizer] {} of group {} needs a slot for `{}`", o_.kind, o_.group, value);

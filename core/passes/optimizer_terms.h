@@ -162,7 +162,7 @@ UpdateRule update_rule(const std::string& kind);
 // What the accumulated gradients are divided by, beside their number: the state "loss:scale" if
 // the graph has it.
 inline constexpr const char* kLossScale = "loss:scale";
-const Source* find_source(const Graph& g, const std::string& name);
+const Source* find_source(const Graph& g, const std::string& name, const TensorType& type);
 
 // The type to compute with.
 inline DType wide(DType t) {

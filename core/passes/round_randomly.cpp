@@ -81,7 +81,7 @@ bool computes(Op op) {
 class Rounder {
  public:
   explicit Rounder(Graph& g) {
-    const Source* found = find_source(g, "rng");
+    const Source* found = find_source(g, "rng", {DType::I64, {2}, {}});
     key_ = found ? found->value : g.add_source(SourceKind::kBuffer, "rng", {DType::I64, {2}, {}});
   }
 

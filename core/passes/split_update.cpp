@@ -28,7 +28,7 @@ class Splitter {
     std::map<ValueId, ValueId> grad_of;
     for (const StateUpdate& u : g_.grads) grad_of[u.state] = u.value;
     for (const Source& s : g_.sources) names_[s.value] = s.name;
-    if (const Source* scale = find_source(g_, kLossScale)) {
+    if (const Source* scale = find_source(g_, kLossScale, {DType::F32, {}, {}})) {
       scale_ = Term{&here_, scale->value};
       const TensorType type = g_.type(scale->value);
       update_->add_source(SourceKind::kBuffer, kLossScale, type);

@@ -19,7 +19,8 @@ RunConfig checked(RunConfig config) {
 const Program& fitting(const Program& program, const RunConfig& config) {
   const double bytes = static_cast<double>(program.arena_bytes) +
                        static_cast<double>(program.state_bytes) +
-                       CallPorts::output_bytes(program, config);
+                       CallPorts::output_bytes(program, config) +
+                       static_cast<double>(config.steps() * config.replicas) * sizeof(MicroTimes);
   check_memory(static_cast<int64_t>(std::min(bytes, 9e18)));
   return program;
 }
@@ -54,8 +55,12 @@ Engine::Engine(Program program, RunConfig config)
   update_ = load_section(program_.update, config_, memory_.arena(0), hosts_);
   team_.reserve(sections(), std::any_of(groups_.begin(), groups_.end(),
                                         [](const Group& g) { return g.schedule != nullptr; }));
-  for (const StateDesc& s : program_.states)
-    if (s.name == "rng") random_ = reinterpret_cast<int64_t*>(memory_.state() + s.offset);
+  for (const StateDesc& s : program_.states) {
+    if (s.name != "rng") continue;
+    user_check(s.dtype == DType::I64 && s.shape == Dims{2},
+               "[random] the state \"rng\" is not of type i64[2]");
+    random_ = reinterpret_cast<int64_t*>(memory_.state() + s.offset);
+  }
   times_.reserve(static_cast<size_t>(config_.steps() * config_.replicas));
 }
 

@@ -10,7 +10,7 @@ namespace tessera {
 namespace {
 
 void copy_bytes(std::byte* to, const std::byte* from, int64_t bytes) {
-  std::memcpy(to, from, static_cast<size_t>(bytes));
+  if (bytes > 0) std::memcpy(to, from, static_cast<size_t>(bytes));
 }
 
 bool writes(const Section& section, const StateDesc& s) {

@@ -91,10 +91,10 @@ class Compiler {
   // Text to a checked graph, with the anchors among its outputs.
   void import(const std::string& text) {
     graph_ = parse_graph(text);
+    check_types(*graph_);
     for (auto& [name, value] : tensor_names(*graph_)) out_.tensor_names.push_back(std::move(name));
     add_anchors(*graph_, options_.anchors);
     verify_graph(*graph_);
-    check_types(*graph_);
     dumper_.write("import", *graph_);
   }
 
@@ -142,6 +142,7 @@ class Compiler {
 
 Compiled compile(const std::string& text, const CompileOptions& options,
                  const std::function<void(double)>& progress) {
+  check_options(options);
   return Compiler(options, progress).run(text);
 }
 

@@ -23,6 +23,9 @@ struct CompileOptions {
   std::vector<std::string> anchors;  // tensors that become outputs, after those of the graph
 };
 
+// Throws UserError for numbers that no program can run with.
+void check_options(const CompileOptions& options);
+
 struct StepTiming {
   std::string name;
   double ms = 0;

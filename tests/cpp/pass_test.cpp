@@ -10,6 +10,8 @@
 #include <set>
 #include <sstream>
 
+#include "ops/check_types.h"
+
 using namespace tessera;
 
 namespace {
@@ -41,6 +43,7 @@ std::vector<std::string> split(const std::string& text, const std::string& mark)
 
 std::string run_pass(const std::string& name, const std::string& text, const PassContext& ctx) {
   auto g = parse_graph(text);
+  check_types(*g);
   verify_graph(*g);
   std::vector<PassRow> rows;
   if (name == "append-optimizer") {

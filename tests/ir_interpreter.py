@@ -269,6 +269,11 @@ def _attention_weights(q, k, mask, causal, scale):
     return weights, lse
 
 
+def _probability(p):
+    assert ((p >= 0) & (p <= 1)).all()
+    return p
+
+
 def _keep(key, stream, p, like):
     if p == 0:
         return torch.ones_like(like)
@@ -464,6 +469,7 @@ EVALUATE = {
     "resample": _resample,
     "resample_backward": _resample_backward,
     "grid_sampler_backward": _grid_sampler_backward,
+    "probability": _probability,
     "sdpa": _sdpa,
     "sdpa_backward": _sdpa_backward,
     "ctc_loss": _ctc,

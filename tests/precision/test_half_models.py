@@ -156,9 +156,9 @@ def test_inputs_and_outputs_keep_the_type(opts, dtype):
 class Tutorial(nn.Module):
     """Two convolutions, a group norm and two linear layers, with their loss."""
 
-    def __init__(self):
+    def __init__(self, seed=0):
         super().__init__()
-        torch.manual_seed(0)
+        torch.manual_seed(seed)
         self.conv1, self.conv2 = nn.Conv2d(1, 5, 3), nn.Conv2d(5, 12, 5)
         self.norm = nn.GroupNorm(3, 12)
         self.fc1, self.fc2 = nn.Linear(12 * 9, 100), nn.Linear(100, 10)
@@ -189,11 +189,16 @@ def digits(n, seed):
 
 
 def accuracy(opts, prepare, dtype):
-    model = prepare(Tutorial())
+    """Mean of some first weights: one training ends a percent higher or lower by rounding alone."""
+    return sum(accuracy_from(seed, opts, prepare, dtype) for seed in range(4)) / 4
+
+
+def accuracy_from(seed, opts, prepare, dtype):
+    model = prepare(Tutorial(seed))
     optimizer = poptorch.optim.SGD(
         model.parameters(), lr=0.03, momentum=0.9, use_combined_accum=False, loss_scaling=64.0
     )
-    step = poptorch.trainingModel(model, opts, optimizer)
+    step = poptorch.trainingModel(model, opts.clone(), optimizer)
     x, labels = digits(1600, 0)
     for _ in range(3):
         for part in torch.arange(1600).split(16):

@@ -44,7 +44,7 @@ POINTWISE_ARITY = {
 }
 POINTWISE_ARITY["iota"] = 3  # dim, start, step
 STRUCTURED = set(_table("ops.def", r'^OP\(\w+,\s*"([^"]+)"'))
-VIEWS = set(_table("ops.def", r'^OP\(\w+,\s*"([^"]+)",\s*view\)'))
+VIEWS = set(_table("ops.def", r'^OP\(\w+,\s*"([^"]+)",\s*view,'))
 
 
 def native_ops():

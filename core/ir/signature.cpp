@@ -129,7 +129,8 @@ bool fits(const Param& p, const Graph& g, const Node& n, const Arg& a) {
   if (a.is_none()) return p.none;
   if (a.kind != Arg::Kind::kList)
     // A lone integer stands for a list of one.
-    return fits(p.one, g, n, a) || (!a.is_operand() && fits(p.list, g, n, a));
+    return fits(p.one, g, n, a) ||
+           (!a.is_operand() && a.kind != Arg::Kind::kBool && fits(p.list, g, n, a));
   if (p.list == 0) return false;
   const uint32_t holes = 1u << kLetters.find('I');
   for (const Arg& x : a.list)
@@ -174,6 +175,10 @@ void check_pointwise(const Graph& g, const Node& n) {
              makes ? "no" : "at least one");
   user_check(n.op != Op::Copy || (n.args.at(0).is_operand() && n.operands.size() == 1),
              "clone takes one tensor");
+  if (n.op != Op::Copy) return;
+  const TensorType &from = g.type(n.operands[0]), &to = g.type(n.results[0]);
+  user_check(from.dtype == to.dtype && from.shape == to.shape, "clone of {} is no {}",
+             to_string(from), to_string(to));
 }
 
 }  // namespace

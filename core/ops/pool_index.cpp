@@ -162,6 +162,12 @@ std::vector<TensorType> infer_pool_index(const Graph& g, const Node& n) {
   for (size_t i = 0; i < size.size(); ++i)
     user_check(size[i] + kernel[i] - 1 <= first[static_cast<int64_t>(i)],
                "[fractional_max_pool] pool and output size do not fit into the input");
+  const TensorType& samples = g.type(n.arg_value(3));
+  const Dims lead(y.shape.begin(), first);
+  user_check(samples.dtype == DType::F32 &&
+                 samples.count() == product(lead) * static_cast<int64_t>(size.size()),
+             "[fractional_max_pool] {} is not a random number per window and dim",
+             to_string(samples));
   std::copy(size.begin(), size.end(), first);
   return {y, {DType::I64, y.shape, {}}};
 }

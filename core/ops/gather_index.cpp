@@ -306,6 +306,8 @@ std::vector<TensorType> infer_indexed(const Graph& g, const Node& n) {
     check_index_dtype(n.op, index);
     user_check(x.rank() == index.rank() + 1,
                "[embedding] gradient and index do not belong together");
+    user_check(x.dtype == DType::F32 || x.dtype == DType::F16 || x.dtype == DType::BF16,
+               "[embedding_dense_backward] has no kernel for {}", name_of(x.dtype));
     return {{x.dtype, {n.args.integer(2), x.shape.back()}, {}}};
   }
   const bool lists = n.op == Op::Index || n.op == Op::IndexPut;

@@ -157,8 +157,10 @@ class Parser {
       const int64_t d = integer();
       check(d >= 0, "a dimension is negative");
       // Strides are products of the other dims even where one of them is 0.
-      check(d <= kMaxTensorBytes && std::max<int64_t>(d, 1) <= kMaxTensorBytes / bytes,
-            "a tensor of this size has no room in any memory");
+      if (d > kMaxTensorBytes || std::max<int64_t>(d, 1) > kMaxTensorBytes / bytes)
+        throw MemoryError(
+            fmt::format("[ir] line {}, column {}: a tensor of this size has no room in any memory",
+                        line_, column()));
       check(t.shape.size() < kMaxRank, "a tensor has more than {} dims", kMaxRank);
       bytes *= std::max<int64_t>(d, 1);
       t.shape.push_back(d);

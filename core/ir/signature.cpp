@@ -159,14 +159,15 @@ const Arg* first_tensor(const Node& n) {
 
 void check_pointwise(const Graph& g, const Node& n) {
   const auto arity = static_cast<size_t>(pointwise_arity(n.op));
-  // iota(dim, start, step); clone(x, true) keeps a value for another task.
+  // iota(dim, start, step); clone(x, "checkpoint") keeps a value for another task.
   const size_t most = n.op == Op::Iota ? 3 : n.op == Op::Copy ? 2 : arity;
   const size_t count = n.args.size();
   user_check(count >= arity && count <= most, "{} takes {} arguments, not {}", op_text(n.op), arity,
              count);
   for (size_t i = 0; i < count; ++i) {
     const Arg& a = n.args.at(i);
-    user_check(a.is_number() || (a.is_operand() && is_a('N', g, n, a)),
+    const bool keeps = n.op == Op::Copy && i == 1 && a.kind == Arg::Kind::kString;
+    user_check(keeps || a.is_number() || (a.is_operand() && is_a('N', g, n, a)),
                "argument {} of {} is neither a number nor a tensor of numbers", i, op_text(n.op));
   }
   // Numbers alone are made by `full` and `iota`; everything else follows a tensor.

@@ -7,11 +7,11 @@
 #include <nanobind/stl/vector.h>
 
 #include <chrono>
-#include <set>
 
-#include "base/env.h"
+#include "base/settings.h"
 #include "bindings.h"
 #include "session/narrow.h"
+#include "session/op_rows.h"
 #include "session/session.h"
 
 namespace nb = nanobind;
@@ -25,95 +25,23 @@ T* pointer(uint64_t address) {
   return reinterpret_cast<T*>(static_cast<uintptr_t>(address));
 }
 
-// One of a few words of an option, as the index in `words`.
-template <typename T, size_t N>
-T word_of(const char* key, const std::string& word, const std::pair<const char*, T> (&words)[N]) {
-  for (const auto& [name, value] : words)
-    if (word == name) return value;
-  throw UserError(fmt::format("[options] {} cannot be \"{}\"", key, word));
-}
-
-OutputMode output_mode(const std::string& name) {
-  return word_of<OutputMode>("output_mode", name,
-                             {{"final", OutputMode::kFinal},
-                              {"all", OutputMode::kAll},
-                              {"sum", OutputMode::kSum},
-                              {"every_n", OutputMode::kEveryN}});
-}
-
-nb::dict json_dict(const std::string& text) {
-  nb::object value;
-  try {
-    value = nb::module_::import_("json").attr("loads")(text);
-  } catch (nb::python_error& e) {
-    if (!e.matches(PyExc_ValueError) && !e.matches(PyExc_RecursionError)) throw;
-    throw UserError(fmt::format("[options] are not JSON: {}", e.what()));
+Settings read_settings(nb::handle options) {
+  user_check(nb::isinstance<nb::dict>(options), "[options] are not a dict");
+  Settings out;
+  for (auto [key, value] : nb::borrow<nb::dict>(options)) {
+    std::string name;
+    user_check(nb::try_cast(key, name), "[options] {} is not known", nb::repr(key).c_str());
+    out.set(name, argument(name, value));
   }
-  user_check(nb::isinstance<nb::dict>(value), "[options] are not a dict in JSON");
-  return nb::borrow<nb::dict>(value);
+  return out;
 }
 
-CompileOptions read_options(const std::string& text) {
-  nb::dict d = json_dict(text);
-  std::set<std::string> known{"seed"};  // belongs to the key of the program
-  auto get = [&](const char* key, auto fallback) {
-    known.insert(key);
-    if (!d.contains(key) || d[key].is_none()) return fallback;
-    decltype(fallback) value{};
-    user_check(nb::try_cast(d[key], value), "[options] {} is no value for {}",
-               nb::repr(d[key]).c_str(), key);
-    return value;
+std::vector<std::tuple<std::string, bool>> dtypes() {
+  return {
+#define ROW(name, text, bytes, cls) {text, DTypeClass::cls != DTypeClass::kOpaque},
+      TESSERA_DTYPES(ROW)
+#undef ROW
   };
-  CompileOptions o;
-  o.training = get("training", false);
-  o.mean_reduction = word_of<bool>("reduction", get("reduction", std::string("mean")),
-                                   {{"mean", true}, {"sum", false}});
-  o.running_mean = get("running_mean", false);
-  o.stochastic_rounding = get("stochastic_rounding", false);
-  o.half_partials = get("half_partials", false);
-  o.run.check_floats = get("check_floats", false);
-  o.run.device_iterations = get("device_iterations", int64_t{1});
-  o.run.gradient_accumulation = get("gradient_accumulation", int64_t{1});
-  o.run.replicas = get("replicas", int64_t{1});
-  o.run.input_group = get("input_group", int64_t{1});
-  o.run.orthogonal_groups = get("orthogonal_groups", false);
-  using Grouped = std::tuple<std::string, int64_t, bool>;
-  for (const auto& [name, size, orthogonal] : get("grouped", std::vector<Grouped>()))
-    o.run.grouped.push_back({name, size, orthogonal});
-  o.run.threads = get("threads", 1);
-  o.run.output = {output_mode(get("output_mode", std::string("final"))),
-                  get("output_return_period", int64_t{1})};
-  using Rule = std::tuple<std::string, int64_t>;
-  for (const auto& [mode, period] : get("outputs", std::vector<Rule>()))
-    o.run.outputs.push_back({output_mode(mode), period});
-  o.placement.strategy = word_of<Strategy>("strategy", get("strategy", std::string("one")),
-                                           {{"one", Strategy::kOne},
-                                            {"pipelined", Strategy::kPipelined},
-                                            {"sharded", Strategy::kSharded},
-                                            {"phased", Strategy::kPhased}});
-  o.placement.recompute = get("recompute", true);
-  o.placement.separate_backward = get("separate_backward", false);
-  const int liveness = get("liveness", 0);
-  user_check(liveness >= 0 && liveness <= static_cast<int>(Liveness::kOffChipAfterEachPhase),
-             "[options] liveness cannot be {}", liveness);
-  o.placement.liveness = static_cast<Liveness>(liveness);
-  // On chip, sharded, and from how many elements on each.
-  using Location = std::tuple<int, bool, int64_t, int64_t>;
-  auto rule = [&](const char* key, LocationRule& to) {
-    const auto [on_chip, sharded, off_chip_from, sharded_from] =
-        get(key, Location(to.on_chip, to.sharded, to.min_off_chip, to.min_sharded));
-    to = {on_chip, sharded, off_chip_from, sharded_from};
-  };
-  rule("location_activation", o.placement.activations);
-  rule("location_weight", o.placement.weights);
-  rule("location_optimizer", o.placement.optimizer);
-  rule("location_accumulator", o.placement.accumulators);
-  o.run.trace = env::trace();
-  o.anchors = get("anchors", std::vector<std::string>());
-  for (auto [key, value] : d)
-    user_check(known.contains(nb::cast<std::string>(key)), "[options] {} is not known",
-               nb::repr(key).c_str());
-  return o;
 }
 
 using Port = std::tuple<std::string, std::string, std::vector<int64_t>>;
@@ -125,29 +53,25 @@ std::vector<Port> ports(const List& list) {
   return out;
 }
 
-nb::object literal(const Arg& a) {
-  switch (a.kind) {
-    case Arg::Kind::kNone:
-      return nb::none();
-    case Arg::Kind::kBool:
-      return nb::bool_(a.i != 0);
-    case Arg::Kind::kInt:
-      return nb::int_(a.i);
-    case Arg::Kind::kFloat:
-      return nb::float_(a.f);
-    case Arg::Kind::kString:
-      return nb::str(a.s.c_str());
-    case Arg::Kind::kDType:
-      return nb::make_tuple("dtype", std::string(name_of(static_cast<DType>(a.i))));
-    case Arg::Kind::kOperand:
-      return nb::make_tuple("in", a.i);
-    case Arg::Kind::kList: {
-      nb::list out;
-      for (const Arg& x : a.list) out.append(literal(x));
-      return out;
-    }
+// A state of a program: what it is for, and whom it belongs to.
+struct PyState {
+  std::string name, dtype;
+  Dims shape;  // on the host
+  std::string kind, what;
+  nb::object param = nb::none(), group = nb::none();
+};
+
+std::vector<PyState> states(const Engine& e) {
+  std::vector<PyState> out;
+  for (const StateDesc& s : e.program().states) {
+    const Source& from = s.source;
+    PyState& state =
+        out.emplace_back(PyState{s.name, std::string(name_of(s.dtype)), e.state_shape(s),
+                                 std::string(text_of(from.kind)), from.name});
+    if (!from.param.empty()) state.param = nb::cast(from.param);
+    if (from.group >= 0) state.group = nb::cast(from.group);
   }
-  return nb::none();
+  return out;
 }
 
 nb::object tensor_info(const Engine& e, const HostCallInfo& call, const TensorRef& t) {
@@ -177,14 +101,14 @@ nb::list host_calls(const Engine& e) {
 // The compiled program with the Python callbacks it holds.
 class PyProgram {
  public:
-  PyProgram(const std::string& text, const std::string& options, const nb::dict& constants,
+  PyProgram(const std::string& text, nb::handle options, const nb::dict& constants,
             nb::object progress) {
     std::unordered_map<std::string, Constant> blobs;
     for (auto [name, value] : constants) {
       auto [address, bytes] = nb::cast<std::tuple<uint64_t, int64_t>>(value);
       blobs[nb::cast<std::string>(name)] = {pointer<const void>(address), bytes};
     }
-    CompileOptions o = read_options(options);
+    CompileOptions o = read_options(read_settings(options));
     std::function<void(int)> report;
     if (!progress.is_none())
       report = [&progress](int percent) {
@@ -252,40 +176,72 @@ NB_MODULE(_core, m) {
   // The traceback of an exception that ends the process keeps programs alive.
   nb::set_leak_warnings(false);
   bind_errors(m);
-  m.def("native_ops", &native_ops, "Text names of the ops that run natively.");
+  bind_custom(m);
+  m.def("dtypes", &dtypes, "Names of the element types, and whether kernels compute with them.");
+  nb::class_<RowInfo>(m, "Row")
+      .def_ro("name", &RowInfo::name)
+      .def_ro("kind", &RowInfo::kind)
+      .def_ro("arity", &RowInfo::arity)
+      .def_ro("rule", &RowInfo::rule)
+      .def_ro("signature", &RowInfo::signature)
+      .def_ro("facts", &RowInfo::facts);
+  m.def("rows", &op_rows, "The ops that run natively.");
+  m.def(
+      "host_is_faster",
+      [](const std::string& op, const Dims& shape, size_t results) {
+        return host_is_faster(op, shape, results);
+      },
+      "op"_a, "shape"_a, "results"_a,
+      "Whether torch is faster than the op's kernel on an operand of this shape.");
   m.def(
       "narrow",
-      [](uint64_t from, uint64_t to, int64_t count, bool integers) {
+      [](uint64_t wide, uint64_t narrowed, int64_t count, bool integers) {
         nb::gil_scoped_release release;
-        return integers ? narrow(pointer<const int64_t>(from), pointer<int32_t>(to), count)
-                        : narrow(pointer<const double>(from), pointer<float>(to), count);
+        return integers ? narrow(pointer<const int64_t>(wide), pointer<int32_t>(narrowed), count)
+                        : narrow(pointer<const double>(wide), pointer<float>(narrowed), count);
       },
-      "from"_a, "to"_a, "count"_a, "integers"_a, "Whether all values of 64 bits fit into 32 bits.");
+      "wide"_a, "narrowed"_a, "count"_a, "integers"_a,
+      "Whether all values of 64 bits fit into 32 bits.");
+  nb::class_<PyState>(m, "State", "A state of a program.")
+      .def_ro("name", &PyState::name, "That users see.")
+      .def_ro("dtype", &PyState::dtype)
+      .def_ro("shape", &PyState::shape, "On the host.")
+      .def_ro("kind", &PyState::kind, "What it is for, such as param, optimizer or random.")
+      .def_ro("what", &PyState::what, "Its name without that of its owner, such as momentum.")
+      .def_ro("param", &PyState::param, "The parameter it belongs to, or None.")
+      .def_ro("group", &PyState::group, "The parameter group it belongs to, or None.");
   nb::class_<PyProgram>(m, "Program")
       .def_prop_ro("inputs",
                    [](PyProgram& p) { return ports(p.session().engine().program().inputs); })
       .def_prop_ro("outputs",
                    [](PyProgram& p) { return ports(p.session().engine().program().outputs); })
-      .def_prop_ro("states",
-                   [](PyProgram& p) {
-                     const Engine& e = p.session().engine();
-                     std::vector<StateDesc> states = e.program().states;
-                     for (StateDesc& s : states) s.shape = e.state_shape(s);
-                     return ports(states);
-                   })
-      .def("write_state",
-           [](PyProgram& p, const std::string& name, uint64_t address, int64_t bytes) {
-             p.session().engine().write_state(name, pointer<const void>(address), bytes);
-           })
-      .def("read_state",
-           [](PyProgram& p, const std::string& name, uint64_t address, int64_t bytes) {
-             p.session().engine().read_state(name, pointer<void>(address), bytes);
-           })
+      .def_prop_ro("states", [](PyProgram& p) { return states(p.session().engine()); })
+      .def(
+          "write_state",
+          [](PyProgram& p, const std::string& name, uint64_t address, int64_t bytes) {
+            p.session().engine().write_state(name, pointer<const void>(address), bytes);
+          },
+          "name"_a, "address"_a, "bytes"_a)
+      .def(
+          "read_state",
+          [](PyProgram& p, const std::string& name, uint64_t address, int64_t bytes) {
+            p.session().engine().read_state(name, pointer<void>(address), bytes);
+          },
+          "name"_a, "address"_a, "bytes"_a)
       .def("host_calls", [](PyProgram& p) { return host_calls(p.session().engine()); })
-      .def("set_host_call", &PyProgram::set_host_call)
+      .def("set_host_call", &PyProgram::set_host_call, "index"_a, "function"_a)
       .def("interrupt", [](PyProgram& p) { p.session().engine().interrupt(); })
-      .def("set_profiling", [](PyProgram& p, bool on) { p.session().engine().set_profiling(on); })
+      .def(
+          "set_profiling", [](PyProgram& p, bool on) { p.session().engine().set_profiling(on); },
+          "on"_a)
       .def_prop_ro("tensor_names", [](PyProgram& p) { return p.session().tensor_names(); })
+      .def_prop_ro(
+          "settings",
+          [](PyProgram& p) {
+            const auto& names = p.session().settings();
+            return std::vector<std::string>(names.begin(), names.end());
+          },
+          "Names of the options that the core has read.")
       .def_prop_ro("last_run_seconds",
                    [](PyProgram& p) { return p.session().engine().last_run_seconds(); })
       .def_prop_ro("times",
@@ -299,10 +255,10 @@ NB_MODULE(_core, m) {
       .def("run", &PyProgram::run, "inputs"_a, "outputs"_a);
   m.def(
       "compile",
-      [](const std::string& text, const std::string& options, const nb::dict& constants,
+      [](const std::string& text, nb::object options, const nb::dict& constants,
          nb::object progress) {
         return new PyProgram(text, options, constants, std::move(progress));
       },
-      "text"_a, "options_json"_a, "constants"_a, "progress"_a = nb::none(),
+      "text"_a, "options"_a.none(), "constants"_a, "progress"_a = nb::none(),
       nb::rv_policy::take_ownership);
 }

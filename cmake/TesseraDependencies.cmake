@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# Libraries from Debian's packages: libfmt-dev, libdnnl-dev, llvm-19-dev, doctest-dev.
+# Libraries from Debian's packages: libfmt-dev, libdnnl-dev, libboost1.81-dev
+# (headers of Boost.Math only), llvm-19-dev, doctest-dev.
 find_package(fmt REQUIRED)
 find_package(OpenMP REQUIRED COMPONENTS CXX)
 find_package(Threads REQUIRED)
@@ -10,6 +11,10 @@ find_library(DNNL_LIBRARY dnnl REQUIRED)
 add_library(tessera_dnnl INTERFACE)
 target_include_directories(tessera_dnnl SYSTEM INTERFACE "${DNNL_INCLUDE}")
 target_link_libraries(tessera_dnnl INTERFACE "${DNNL_LIBRARY}")
+
+find_path(BOOST_MATH_INCLUDE boost/math/special_functions/airy.hpp REQUIRED)
+add_library(tessera_boost_math INTERFACE)
+target_include_directories(tessera_boost_math SYSTEM INTERFACE "${BOOST_MATH_INCLUDE}")
 
 # llvm-config rather than LLVM's CMake package: that one insists on the development files of every
 # library LLVM itself was linked with.

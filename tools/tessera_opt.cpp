@@ -13,33 +13,44 @@
 #include "ir/graph.h"
 #include "ops/check_types.h"
 #include "passes/pass.h"
+#include "plan/planner.h"
+#include "session/compile.h"
+#include "text_cases.h"
 
 namespace {
 
 using namespace tessera;
 
 constexpr const char* kUsage = R"(usage: tessera-opt [options] [file.tir]
+       tessera-opt --check|--bless file.tir|folder...
 Reads a graph (standard input without a file or with -), runs passes, prints the graph.
   --passes=a,b,...   these passes in this order (none without the option)
   --pipeline         the whole pipeline
   --disable=a,b,...  leave these out
   --inference        not a training graph
   --accumulation=n   micro-batches per weight update
+  --plan             the plan of the whole compiler instead: order, memory, tasks
+  --strategy=s       of the plan: pipelined, sharded, phased
   --dump             also print the graph after each pass that changed it
   --timing           time and result of each pass, on standard error
-  --list             names of the passes
+  --list             names of the passes, with the reasons for their order
+  --check            runs the text cases of files, prints those that differ
+  --bless            makes what the cases give now their expected texts, prints the changed files
 )";
 
 struct Options {
-  std::string path = "-";
+  std::vector<std::string> paths;
   std::vector<PassRow> rows;
   std::vector<std::string> disabled;
-  PassContext context{.training = true};
-  bool dump = false, timing = false, list = false, help = false;
+  PassContext context;
+  bool training = true;
+  Strategy strategy = Strategy::kOne;
+  bool plan = false, dump = false, timing = false, list = false, help = false, check = false,
+       bless = false;
 };
 
 // The pipeline begins after the optimizer has become ops; here that is a pass like the others.
-const PassRow kAppendOptimizer = {"append-optimizer", append_optimizer};
+const PassRow kAppendOptimizer = {"append-optimizer", append_optimizer, "append_optimizer"};
 
 const PassRow& pass_named(const std::string& name) {
   const PassRow* row = name == kAppendOptimizer.name ? &kAppendOptimizer : find_pass(name);
@@ -62,25 +73,34 @@ Options parse_options(int argc, char** argv) {
       for (const std::string& name : split_commas(value))
         o.disabled.push_back(pass_named(name).name);
     } else if (key == "--inference") {
-      o.context.training = false;
+      o.training = false;
     } else if (key == "--accumulation") {
-      user_check(!value.empty() && value.size() < 10 && value[0] != '0' &&
-                     value.find_first_not_of("0123456789") == std::string::npos,
-                 "[tessera-opt] --accumulation needs a number from 1 on, got '{}'", value);
-      o.context.gradient_accumulation = std::stoll(value);
+      o.context.gradient_accumulation = count_named(key, value);
+    } else if (key == "--plan") {
+      o.plan = true;
+    } else if (key == "--strategy") {
+      o.strategy = strategy_named(value);
     } else if (key == "--dump") {
       o.dump = true;
     } else if (key == "--timing") {
       o.timing = true;
     } else if (key == "--list") {
       o.list = true;
+    } else if (key == "--check") {
+      o.check = true;
+    } else if (key == "--bless") {
+      o.bless = true;
     } else if (key == "--help") {
       o.help = true;
     } else {
       user_check(arg == "-" || arg[0] != '-', "[tessera-opt] unknown option {}\n{}", arg, kUsage);
-      o.path = arg;
+      o.paths.push_back(arg);
     }
   }
+  const bool cases = o.check || o.bless;
+  if (o.paths.empty() && !cases) o.paths = {"-"};
+  user_check(cases ? !o.paths.empty() : o.paths.size() == 1, "{}", kUsage);
+  o.context.settings.set("training", Arg::boolean(o.training));
   return o;
 }
 
@@ -91,17 +111,43 @@ std::string read_all(const std::string& path) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-void run(const Options& o) {
-  if (o.help) {
-    std::cout << kUsage;
-    return;
-  }
-  if (o.list) {
-    std::cout << kAppendOptimizer.name << '\n';
-    for (const PassRow& row : pipeline()) std::cout << row.name << '\n';
-    return;
-  }
-  auto graph = parse_graph(read_all(o.path));
+void list_passes() {
+  std::cout << kAppendOptimizer.name << '\n';
+  for (const PassRow& row : pipeline())
+    std::cout << (*row.reason ? fmt::format("{:<22} {}", row.name, row.reason) : row.name) << '\n';
+}
+
+// Returns the number of cases that differ, or of files that were changed.
+int run_text_cases(const Options& o) {
+  int found = 0;
+  for (const std::string& path : o.paths)
+    for (const auto& file : case_files(path)) {
+      if (o.bless) {
+        if (!bless(file)) continue;
+        std::cout << "blessed " << file.string() << '\n';
+        ++found;
+        continue;
+      }
+      for (const TextCase& c : run_cases(file)) {
+        if (c.actual == c.expected) continue;
+        std::cout << fmt::format("{}:{}: case '{}' differs; it gives\n{}", file.string(),
+                                 c.line + 1, c.name, c.actual);
+        ++found;
+      }
+    }
+  return found;
+}
+
+void print_plan(const Options& o) {
+  CompileOptions options;
+  options.settings = o.context.settings;
+  options.run.gradient_accumulation = o.context.gradient_accumulation;
+  options.placement.strategy = o.strategy;
+  std::cout << print_program(compile(read_all(o.paths[0]), options, nullptr).program);
+}
+
+void run_passes(const Options& o) {
+  auto graph = parse_graph(read_all(o.paths[0]));
   check_types(*graph);
   verify_graph(*graph);
   PassRunner runner;
@@ -125,7 +171,17 @@ void run(const Options& o) {
 
 int main(int argc, char** argv) {
   try {
-    run(parse_options(argc, argv));
+    const Options o = parse_options(argc, argv);
+    if (o.help)
+      std::cout << kUsage;
+    else if (o.list)
+      list_passes();
+    else if (o.check || o.bless)
+      return run_text_cases(o) > 0 && o.check;
+    else if (o.plan)
+      print_plan(o);
+    else
+      run_passes(o);
     return 0;
   } catch (const std::exception& e) {
     std::cerr << e.what() << '\n';

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Convolution kernels by memory order: batch in lanes against channels-last (oneDNN), forward and
+// Convolution kernels by memory order: CHWN against channels-last (oneDNN), forward and
 // both gradients. Prints microseconds, best of many, and the ratio that preferred_conv_order is
 // built on. Usage: conv_bench [threads] [tutorial|crossover|resnet]
 #include <omp.h>
@@ -127,19 +127,19 @@ std::vector<double> best(std::vector<Runner*> runners, double budget) {
 void compare(const Shape& s, int threads, double budget) {
   std::printf("n%-4ld %3ld->%-4ld %3ldx%-3ld k%ld s%ld p%ld g%-3ld", s.n, s.c, s.k, s.size, s.size,
               s.kernel, s.stride, s.pad, s.groups);
-  double sum_lanes = 0, sum_last = 0;
+  double sum_chwn = 0, sum_last = 0;
   for (Op op : {Op::Convolution, Op::ConvInputGrad, Op::ConvWeightGrad}) {
-    Runner lanes(op, s, {0, 3, 2, 1}, threads), last(op, s, {1, 3, 2, 0}, threads);
-    const auto t = best({&lanes, &last}, budget);
-    std::printf(" | %9.1f (%5.1f GF/s) %9.1f %5.2fx", t[0], lanes.flops / t[0] * 1e-3, t[1],
+    Runner chwn(op, s, {0, 3, 2, 1}, threads), last(op, s, {1, 3, 2, 0}, threads);
+    const auto t = best({&chwn, &last}, budget);
+    std::printf(" | %9.1f (%5.1f GF/s) %9.1f %5.2fx", t[0], chwn.flops / t[0] * 1e-3, t[1],
                 t[1] / t[0]);
-    sum_lanes += t[0], sum_last += t[1];
+    sum_chwn += t[0], sum_last += t[1];
   }
   const ConvOrder order =
       preferred_conv_order({s.n, s.c, s.size, s.size}, {s.k, s.c / s.groups, s.kernel, s.kernel},
                            {s.stride, s.stride}, s.groups);
-  const bool wins = sum_last > sum_lanes, chosen = order == ConvOrder::kLanes;
-  std::printf(" | all %5.2fx %s%s\n", sum_last / sum_lanes, chosen ? "lanes" : "last",
+  const bool wins = sum_last > sum_chwn, chosen = order == ConvOrder::kChwn;
+  std::printf(" | all %5.2fx %s%s\n", sum_last / sum_chwn, chosen ? "chwn" : "last",
               wins == chosen ? "" : "  <- slower choice");
   std::fflush(stdout);
 }
@@ -151,7 +151,7 @@ int main(int argc, char** argv) {
   const std::string what = argc > 2 ? argv[2] : "tutorial";
   omp_set_num_threads(threads);
   std::printf(
-      "%d threads; per direction (forward, input gradient, weight gradient): lanes us, "
+      "%d threads; per direction (forward, input gradient, weight gradient): chwn us, "
       "channels-last us, ratio\n",
       threads);
   if (what == "tutorial")

@@ -136,8 +136,8 @@ int main(int argc, char** argv) {
                 name.c_str(), flops / ours[0] / 1e9, flops / half[0] / 1e9, flops / half[1] / 1e9,
                 flops / their_half / 1e9, flops / theirs[0] / 1e9, flops / ours[1] / 1e9,
                 flops / theirs[1] / 1e9, plan.swapped ? "swapped " : "",
-                plan.pack_rows ? "pack_rows " : "", plan.pack_lanes ? "pack_lanes " : "",
-                plan.through_tile ? "tile " : "", plan.row_block, plan.lane_block, plan.k_block);
+                plan.pack_rows ? "pack_rows " : "", plan.pack_cols ? "pack_cols " : "",
+                plan.through_tile ? "tile " : "", plan.row_block, plan.col_block, plan.k_block);
     std::fflush(stdout);
     for (void* p : {static_cast<void*>(a), static_cast<void*>(b), static_cast<void*>(out),
                     scratch[0], scratch[1], half_scratch[0], half_scratch[1]})

@@ -36,6 +36,8 @@ for op in (
     torch.isnan,
 ):
     single.row(op.__name__, op, MIDDLE)
+for op in (torch.special.airy_ai, torch.special.modified_bessel_k0, torch.special.bessel_j0):
+    single.row(op.__name__.removeprefix("special_"), op, SMALL, target=0.5)
 for op in (F.gelu, F.silu, F.elu, F.softplus, F.hardswish, F.mish, F.leaky_relu, F.logsigmoid):
     single.both(op.__name__, op, MIDDLE)
 single.row("pow 3", lambda x: x**3, MIDDLE)

@@ -54,12 +54,13 @@ class Args {
     return list[i];
   }
   bool has(size_t i) const { return i < list.size() && !list[i].is_none(); }
-  // Index into the operand list, or -1 for none.
+  // Index into the operand list.
   int operand(size_t i) const {
-    if (!has(i)) return -1;
-    invariant(at(i).is_operand(), "argument {} is a literal where a tensor is expected", i);
+    invariant(at(i).is_operand(), "argument {} is not a tensor", i);
     return static_cast<int>(at(i).i);
   }
+  // The same, -1 if the argument is none or left out.
+  int operand_or_none(size_t i) const { return has(i) ? operand(i) : -1; }
   int64_t integer(size_t i) const {
     invariant(at(i).is_number(), "argument {} is not a number", i);
     return at(i).kind == Arg::Kind::kFloat ? static_cast<int64_t>(at(i).f) : at(i).i;

@@ -13,6 +13,10 @@ namespace env {
   }
 TESSERA_ENV(ROW)
 #undef ROW
+
+int debug_level() {
+  return std::atoi(debug().c_str());
+}
 }  // namespace env
 
 std::vector<std::string> split_commas(const std::string& text) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Environment variables the core reads, one row each; docs/env-vars.md is made from this table.
+// Environment variables the core reads, one row each; a test compares docs/env-vars.md with them.
 #pragma once
 
 #include <string>
@@ -8,19 +8,22 @@
 namespace tessera {
 
 //      function           variable                  default  meaning
-#define TESSERA_ENV(ROW)                                                                         \
-  ROW(codegen, "TESSERA_CODEGEN", "llvm",                                                        \
-      "llvm, or reference: the plain interpreter of fused regions")                              \
-  ROW(debug, "TESSERA_DEBUG", "0", "1 a line per compile, 2 pass timings, 4 IR after each pass") \
-  ROW(disable_passes, "TESSERA_DISABLE_PASSES", "",                                              \
-      "names of passes to leave out, separated by commas")                                       \
-  ROW(dump, "TESSERA_DUMP", "", "directory for the IR after each pass that changed it")          \
+#define TESSERA_ENV(ROW)                                                                \
+  ROW(codegen, "TESSERA_CODEGEN", "llvm",                                               \
+      "llvm, or reference: the plain interpreter of fused regions")                     \
+  ROW(debug, "TESSERA_DEBUG", "0",                                                      \
+      "1 a line per compilation, 2 also pass timings, 3 also the plan, 4 also the IR")  \
+  ROW(disable_passes, "TESSERA_DISABLE_PASSES", "",                                     \
+      "names of passes to leave out, separated by commas")                              \
+  ROW(dump, "TESSERA_DUMP", "", "directory for the IR after each pass that changed it") \
+  ROW(isa, "TESSERA_ISA", "", "v3 leaves AVX-512 unused")                               \
   ROW(trace, "TESSERA_TRACE", "", "file for the timeline of a call on several IPUs")
 
 namespace env {
 #define ROW(name, variable, fallback, doc) std::string name();
 TESSERA_ENV(ROW)
 #undef ROW
+int debug_level();
 }  // namespace env
 
 std::vector<std::string> split_commas(const std::string& text);

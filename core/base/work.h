@@ -23,6 +23,7 @@ struct Work {
   int64_t flops = 0;
   int64_t bytes = 0;                       // read + written
   int64_t m = 0, n = 0, k = 0, batch = 1;  // of matmul-like work
+  double available_memory = 0;             // share of tile memory for temporaries, 0 if unset
 };
 
 }  // namespace tessera

@@ -59,7 +59,7 @@ class CompiledRegion final : public Region {
     user_check(code_.slots.size() <= kMaxSlots, "fused region: {} operands and results, at most {}",
                code_.slots.size(), kMaxSlots);
     user_check(nest_.sizes.size() <= kMaxDims,
-               "[shape] {} dims that do not lie behind each other in memory, more than {}",
+               "[shape] {} dims that are not contiguous with each other, more than {}",
                nest_.sizes.size(), kMaxDims);
     inner_ = nest_.columns();
     outer_ = 1;
@@ -83,7 +83,7 @@ class CompiledRegion final : public Region {
   void run_box(std::byte* const* ptrs, int64_t o_begin, int64_t o_end, int64_t i_begin,
                int64_t i_end) const override {
     invariant(!reduces_, "run_box of a region that reduces");
-    const Pointers at = place(ptrs);
+    const Pointers at = pointers_of(ptrs);
     const int64_t rows = nest_.rows();
     // The outer index counts rows fastest; a run ends with the box or with the row dim.
     for (int64_t o = o_begin; o < o_end;) {
@@ -181,7 +181,7 @@ class CompiledRegion final : public Region {
     down_first_ = read > written;
   }
 
-  Pointers place(std::byte* const* ptrs) const {
+  Pointers pointers_of(std::byte* const* ptrs) const {
     const size_t given = static_cast<size_t>(code_.inputs + code_.outputs);
     Pointers p(code_.slots.size());
     for (size_t s = 0; s < code_.slots.size(); ++s)
@@ -258,7 +258,7 @@ class CompiledRegion final : public Region {
   }
 
   void run_reductions(const RunCtx& ctx, std::byte* const* ptrs) const {
-    Pointers p = place(ptrs);
+    Pointers p = pointers_of(ptrs);
     for (int k = 0; k < code_.outputs; ++k) {
       const int s = code_.inputs + k;
       if (code_.slots[s].kind != SlotKind::kReduce) continue;

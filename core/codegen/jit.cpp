@@ -18,7 +18,7 @@
 
 #include "base/error.h"
 #include "codegen/region.h"
-#include "kernels/isa.h"
+#include "kernels/dispatch.h"
 
 namespace tessera {
 namespace codegen {
@@ -45,7 +45,7 @@ struct Jit {
     llvm::InitializeNativeTarget();
     llvm::InitializeNativeTargetAsmPrinter();
     machine = check(llvm::orc::JITTargetMachineBuilder::detectHost());
-    if (!kernels::cpu_has_avx512()) machine->addFeatures({"-avx512f"});
+    if (kernels::host_isa() == kernels::Isa::kV3) machine->addFeatures({"-avx512f"});
     machine->setCodeGenOptLevel(llvm::CodeGenOptLevel::Default);
     lljit = check(llvm::orc::LLJITBuilder().setJITTargetMachineBuilder(*machine).create());
   }
@@ -74,8 +74,8 @@ std::unique_ptr<llvm::MemoryBuffer> compile(llvm::TargetMachine& machine, const 
   llvm::Module module(name, context);
   module.setDataLayout(machine.createDataLayout());
   module.setTargetTriple(machine.getTargetTriple().str());
-  const bool avx512 = kernels::cpu_has_avx512();
-  fill(module, name, {avx512, avx512 && __builtin_cpu_supports("avx512bf16")});
+  const bool avx512 = kernels::host_isa() == kernels::Isa::kV4;
+  fill(module, name, {avx512, kernels::host_has_bf16_dots()});
   for (llvm::Function& f : module) {
     if (f.isDeclaration()) continue;
     f.addFnAttr("target-cpu", machine.getTargetCPU());

@@ -75,7 +75,7 @@ bool lengthen_columns(const TypedCode& code, std::vector<Dim>& dims) {
 
 // Partial results of reductions lie in the order of the loops, without gaps, whatever the order of
 // the output.
-void place_partials(const TypedCode& code, std::vector<Dim>& dims, LoopNest& nest) {
+void assign_partials(const TypedCode& code, std::vector<Dim>& dims, LoopNest& nest) {
   const size_t slots = code.slots.size();
   nest.kept_strides.assign(slots, {});
   for (size_t d = dims.size(); d-- > 0;) {
@@ -116,7 +116,7 @@ LoopNest make_loop_nest(const TypedCode& code, bool keep_inner) {
   if (dims.empty()) dims.push_back({1, code.reduces, Dims(slots, 0)});
 
   LoopNest nest;
-  place_partials(code, dims, nest);
+  assign_partials(code, dims, nest);
 
   // Which dim the rows are: one whose unit stride lets a transposing operand be read along it; for
   // sums down the columns, one that is summed; else the next one out.

@@ -42,27 +42,6 @@ namespace {
 
 using llvm::Value;
 
-bool picks_operand(Op op) {
-  switch (op) {
-    case Op::Copy:
-    case Op::Abs:
-    case Op::ClampMax:
-    case Op::ClampMin:
-    case Op::Fmax:
-    case Op::Fmin:
-    case Op::Maximum:
-    case Op::Minimum:
-    case Op::Neg:
-    case Op::Relu:
-    case Op::ThresholdGrad:
-    case Op::MaskedFill:
-    case Op::Where:
-      return true;
-    default:
-      return false;
-  }
-}
-
 Combine combine_of(Op op) {
   return op == Op::Sum ? Combine::kSum : op == Op::Amax ? Combine::kMax : Combine::kMin;
 }
@@ -109,7 +88,8 @@ class Lowering {
   }
 
  private:
-  // What is known at a place: values computed so far, where each slot's current row begins.
+  // What is known at one point of the loop nest: values computed so far, where each slot's current
+  // row begins.
   struct Env {
     std::vector<Vector> values;
     std::vector<Value*> row;
@@ -267,7 +247,7 @@ class Lowering {
     return from_memory(e_, raw, s.dtype);
   }
 
-  // Two loads that overlap in one element, so that nothing behind the last one is read.
+  // Two loads that overlap in one element, so that nothing past the last one is read.
   Value* every_second(const Env& env, int slot, llvm::FixedVectorType* type) {
     const DType t = code_.slots[slot].dtype;
     llvm::Type* lane = e_.memory_type(t);
@@ -359,7 +339,7 @@ class Lowering {
   // changes a sign, and all of them have that type.
   bool keeps_precision(const Instr& in) const {
     if (in.result != DType::F16 && in.result != DType::BF16) return false;
-    if (!picks_operand(in.op)) return false;
+    if (!has_fact(in.op, kPicks)) return false;
     for (const CodeArg& a : in.args) {
       if (a.as == DType::Bool) continue;
       if (a.value >= 0 ? code_.types[a.value] != in.result : a.literal.number() != 0) return false;
@@ -417,7 +397,7 @@ class Lowering {
     return constant_int(e_, s.dtype, top ? INT64_MAX : INT64_MIN);
   }
 
-  // The value a reduction takes from this place, with lanes outside the tail made harmless.
+  // The value a reduction takes from these elements, with lanes outside the tail made harmless.
   Vector reduced_value(Env& env, int slot) {
     Vector x = convert(get(env, code_.slots[slot].value), code_.slots[slot].dtype);
     return env.mask ? select({&e_, env.mask, DType::Bool}, x, identity(slot)) : x;
@@ -432,7 +412,7 @@ class Lowering {
     return env;
   }
 
-  // Rows one by one; sums along the row stay in registers.
+  // A row at a time; sums along the row stay in registers.
   void plain_loops(const Env& top) {
     const std::vector<int> stores = slots_of(SlotKind::kStore), sums = slots_of(SlotKind::kReduce);
     const int times = unroll();

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bessel and Airy functions, and the orthogonal polynomials, from series, integrals and recurrences
-// (Abramowitz and Stegun, chapters 9, 10 and 22).
-#include <algorithm>
+// Bessel and Airy functions from Boost.Math and the C library (docs/adr/0010-lapack-and-boost.md
+// says which and why), and the orthogonal polynomials from their recurrences (Abramowitz and
+// Stegun, chapter 22).
+#include <boost/math/special_functions/airy.hpp>
+#include <boost/math/special_functions/bessel.hpp>
 #include <cmath>
 #include <cstdint>
 #include <limits>
 
 #include "codegen/special_math.h"
+#include "codegen/special_policy.h"
 
 namespace tessera::special {
 namespace {
@@ -15,74 +18,66 @@ constexpr double kInf = std::numeric_limits<double>::infinity();
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr double kPi = 3.14159265358979323846;
 
-// e^-x I_order(x) for x >= 0, order 0 or 1: the power series has positive terms only, and beyond 30
-// the asymptotic one is exact in double.
-double scaled_i(int order, double x) {
-  if (x < 30) {
-    const double z = x * x / 4;
-    double term = order ? x / 2 : 1, sum = term;
-    for (int k = 1; term > sum * 1e-17; ++k) {
-      term *= z / (k * (k + order));
-      sum += term;
-    }
-    return sum * std::exp(-x);
-  }
+// From here on the scaled functions are their asymptotic series; below, e^x is finite.
+constexpr double kLarge = 700;
+
+// 1 + sign (4 order^2 - 1) / (8 x) + ..., for x >= kLarge and order 0 or 1.
+double asymptotic(int order, double x, double sign) {
   double term = 1, sum = 1;
-  for (int k = 1; k < 30; ++k) {
+  for (int k = 1; k < 8; ++k) {
     const double odd = 2 * k - 1;
-    const double next = term * (odd * odd - 4 * order) / (8 * k * x);
-    if (std::fabs(next) < 1e-17) break;
-    sum += next;
-    term = next;
+    term *= sign * (4 * order - odd * odd) / (8 * k * x);
+    sum += term;
   }
-  return sum / std::sqrt(2 * kPi * x);
+  return sum;
 }
 
-// e^x K_order(x) for x > 0: the integral of e^(x - x cosh t) cosh(order t) over t, for which the
-// trapezoidal rule converges exponentially.
-double scaled_k(double order, double x) {
-  const double h = std::min(0.125, 0.6 / std::sqrt(x));  // large x make a narrow peak
-  double sum = 0.5;
-  for (int k = 1; k < 8000; ++k) {
-    const double t = k * h;
-    const double s = std::sinh(t / 2), power = -2 * x * s * s;
-    const double term = 0.5 * (std::exp(power + order * t) + std::exp(power - order * t));
-    sum += term;
-    if (term < sum * 1e-18) break;
-  }
-  return h * sum;
+// I_order(x) and e^-x I_order(x) for x >= 0.
+double modified_i(int order, double x) {
+  return std::isinf(x) ? kInf : boost::math::cyl_bessel_i(order, x, Quiet());
+}
+double scaled_i(int order, double x) {
+  if (x < kLarge) return std::exp(-x) * modified_i(order, x);
+  return asymptotic(order, x, -1) / std::sqrt(2 * kPi * x);
+}
+
+// K_order(x) and e^x K_order(x).
+double modified_k(int order, double x) {
+  if (x == 0) return kInf;
+  if (!(x > 0)) return kNan;
+  return std::isinf(x) ? 0 : boost::math::cyl_bessel_k(order, x, Quiet());
+}
+double scaled_k(int order, double x) {
+  if (!(x >= kLarge)) return modified_k(order, x) * std::exp(x);
+  return asymptotic(order, x, 1) * std::sqrt(kPi / (2 * x));
 }
 
 }  // namespace
 
+double i0(double x) {
+  return std::isnan(x) ? x : modified_i(0, std::fabs(x));
+}
 double i0e(double x) {
   return std::isnan(x) ? x : scaled_i(0, std::fabs(x));
 }
-double i0(double x) {
-  return std::isinf(x) ? kInf : i0e(x) * std::exp(std::fabs(x));
+double i1(double x) {
+  return std::isnan(x) ? x : std::copysign(modified_i(1, std::fabs(x)), x);
 }
 double i1e(double x) {
-  return std::isnan(x) || x == 0 ? x : std::copysign(scaled_i(1, std::fabs(x)), x);
-}
-double i1(double x) {
-  return std::isinf(x) ? x : i1e(x) * std::exp(std::fabs(x));
+  return std::isnan(x) ? x : std::copysign(scaled_i(1, std::fabs(x)), x);
 }
 
-double scaled_modified_bessel_k0(double x) {
-  if (x == 0) return kInf;
-  if (!(x > 0)) return kNan;
-  return std::isinf(x) ? 0 : scaled_k(0, x);
-}
-double scaled_modified_bessel_k1(double x) {
-  if (x == 0) return kInf;
-  if (!(x > 0)) return kNan;
-  return std::isinf(x) ? 0 : scaled_k(1, x);
-}
 double modified_bessel_k0(double x) {
-  return scaled_modified_bessel_k0(x) * (x > 0 ? std::exp(-x) : 1);
+  return modified_k(0, x);
 }
 double modified_bessel_k1(double x) {
-  return scaled_modified_bessel_k1(x) * (x > 0 ? std::exp(-x) : 1);
+  return modified_k(1, x);
+}
+double scaled_modified_bessel_k0(double x) {
+  return scaled_k(0, x);
+}
+double scaled_modified_bessel_k1(double x) {
+  return scaled_k(1, x);
 }
 
 double bessel_j0(double x) {
@@ -105,25 +100,19 @@ double spherical_bessel_j0(double x) {
 
 double airy_ai(double x) {
   if (std::isnan(x)) return x;
-  if (std::isinf(x)) return x > 0 ? 0 : kNan;
-  if (x > 104) return 0;
-  if (std::fabs(x) < 1.5) {
-    // c1 f(x) - c2 g(x), two power series in x^3.
-    const double cube = x * x * x;
-    double f = 1, g = x, sum_f = f, sum_g = g;
-    for (int k = 1; k < 30; ++k) {
-      f *= cube / ((3 * k - 1) * (3 * k));
-      g *= cube / ((3 * k) * (3 * k + 1));
-      sum_f += f;
-      sum_g += g;
-    }
-    return 0.355028053887817239260 * sum_f - 0.258819403792806798405 * sum_g;
+  if (x > 104) return 0;  // less than the smallest double
+  if (std::isinf(x)) return kNan;
+  if (std::fabs(x) >= 1.5) return boost::math::airy_ai(x, Quiet());
+  // c1 f(x) - c2 g(x), two power series in x^3: Boost is slow here.
+  const double cube = x * x * x;
+  double f = 1, g = x, sum_f = f, sum_g = g;
+  for (int k = 3; std::fabs(f) + std::fabs(g) > 1e-17; k += 3) {
+    f *= cube / ((k - 1) * k);
+    g *= cube / (k * (k + 1));
+    sum_f += f;
+    sum_g += g;
   }
-  const double root = std::sqrt(std::fabs(x)), angle = 2.0 / 3 * root * root * root;
-  if (x > 0) return std::exp(-angle) * scaled_k(1.0 / 3, angle) * root / (kPi * std::sqrt(3.0));
-  // J(-1/3) is a turn of J(1/3) and Y(1/3) by a third of pi.
-  const double j = std::cyl_bessel_j(1.0 / 3, angle), y = std::cyl_neumann(1.0 / 3, angle);
-  return root / 3 * (1.5 * j - std::sqrt(3.0) / 2 * y);
+  return 0.355028053887817239260 * sum_f - 0.258819403792806798405 * sum_g;
 }
 
 namespace {

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Gamma, zeta and error functions: recurrences and asymptotic series (Abramowitz and Stegun,
-// chapters 6, 7 and 26).
+// chapters 6, 7 and 26), and Boost.Math's inverses of the error functions.
 #include "codegen/special_math.h"
 
+#include <boost/math/special_functions/erf.hpp>
 #include <cmath>
 #include <limits>
+
+#include "codegen/special_policy.h"
 
 namespace tessera::special {
 namespace {
@@ -103,45 +106,15 @@ double erfcx(double x) {
   return 1 / (kSqrtPi * (x + tail));
 }
 
-namespace {
-
-// y > 0 with erfc(y) = t, 0 < t < 1/2: Newton's method on logarithms.
-double erfc_inverse(double t) {
-  const double target = std::log(t);
-  double y = std::sqrt(-target);
-  for (int k = 0; k < 60; ++k) {
-    const double e = y < 5 ? std::log(std::erfc(y)) : std::log(erfcx(y)) - y * y;
-    const double slope = -2 / (kSqrtPi * erfcx(y));
-    const double step = (e - target) / slope;
-    y -= step;
-    if (std::fabs(step) <= 4 * kEpsilon * y) break;
-  }
-  return y;
-}
-
-}  // namespace
-
 double erfinv(double x) {
-  const double a = std::fabs(x);
-  if (!(a <= 1)) return kNan;
-  if (a == 1) return std::copysign(kInf, x);
-  if (a > 0.5) return std::copysign(erfc_inverse(1 - a), x);
-  double y = x * (kSqrtPi / 2);
-  for (int k = 0; k < 8; ++k) {
-    const double step = (std::erf(y) - x) * (kSqrtPi / 2) * std::exp(y * y);
-    y -= step / (1 + y * step);  // Halley
-    if (std::fabs(step) <= kEpsilon * std::fabs(y)) break;
-  }
-  return y;
+  if (!(std::fabs(x) <= 1)) return kNan;
+  return std::fabs(x) == 1 ? std::copysign(kInf, x) : boost::math::erf_inv(x, Quiet());
 }
 
 double ndtri(double p) {
   if (p == 0) return -kInf;
   if (p == 1) return kInf;
-  if (!(p > 0 && p < 1)) return kNan;
-  if (p < 0.25) return -erfc_inverse(2 * p) / kSqrtHalf;
-  if (p > 0.75) return erfc_inverse(2 * (1 - p)) / kSqrtHalf;
-  return erfinv(2 * p - 1) / kSqrtHalf;
+  return p > 0 && p < 1 ? -boost::math::erfc_inv(2 * p, Quiet()) / kSqrtHalf : kNan;
 }
 
 double log_ndtr(double x) {

@@ -2,26 +2,22 @@
 // Decides types, broadcasting and the iteration space of a body.
 #include "codegen/typed_code.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <bit>
+#include <optional>
+
+#include "base/promote.h"
 
 namespace tessera::codegen {
 namespace {
 
-bool is_reduction(Op op) {
-  return op == Op::Sum || op == Op::Amax || op == Op::Amin;
-}
-
-Dims broadcast(const Dims& a, const Dims& b) {
-  Dims out(std::max(a.size(), b.size()), 1);
-  for (size_t i = 0; i < out.size(); ++i) {
-    size_t from_end = out.size() - i;
-    int64_t x = from_end <= a.size() ? a[a.size() - from_end] : 1;
-    int64_t y = from_end <= b.size() ? b[b.size() - from_end] : 1;
-    invariant(x == y || x == 1 || y == 1, "fused region: sizes {} and {} do not broadcast", x, y);
-    out[i] = x == 1 ? y : x;
-  }
-  return out;
+Dims broadcast_in_region(const Dims& a, const Dims& b) {
+  std::optional<Dims> out = broadcast(a, b);
+  invariant(out.has_value(), "fused region: {} and {} do not broadcast", fmt::join(a, ","),
+            fmt::join(b, ","));
+  return std::move(*out);
 }
 
 // Strides of a tensor over the iteration space: 0 along dims it lacks or has once.
@@ -36,38 +32,6 @@ Dims spread(const TensorRef& t, const Dims& shape) {
     if (t.shape[i] != 1) out[skip + i] = t.strides[i];
   }
   return out;
-}
-
-int rank_of(DType t) {
-  switch (t) {
-    case DType::Bool:
-      return 0;
-    case DType::U8:
-    case DType::I8:
-      return 1;
-    case DType::I16:
-      return 2;
-    case DType::I32:
-      return 3;
-    case DType::I64:
-      return 4;
-    case DType::F16:
-    case DType::BF16:
-      return 5;
-    case DType::F32:
-      return 6;
-    default:
-      return 7;
-  }
-}
-
-// PyTorch's promotion of two tensor types.
-DType promote(DType a, DType b) {
-  if (a == b) return a;
-  if ((a == DType::U8 && b == DType::I8) || (a == DType::I8 && b == DType::U8)) return DType::I16;
-  if ((a == DType::F16 && b == DType::BF16) || (a == DType::BF16 && b == DType::F16))
-    return DType::F32;
-  return rank_of(a) > rank_of(b) ? a : b;
 }
 
 // Operands of a comparison: tensors with dims decide within their class; zero-dim tensors and
@@ -100,7 +64,7 @@ DType promote_operands(const Graph& g, const Node& n, int arity) {
 
 // Which operand of an op is a mask rather than a number; -1 if none.
 int mask_operand(Op op) {
-  return op == Op::Where ? 0 : op == Op::MaskedFill ? 1 : -1;
+  return op == Op::Where ? 0 : -1;
 }
 
 class Builder {
@@ -117,11 +81,11 @@ class Builder {
     find_space();
     code_.inputs = static_cast<int>(inputs_.size());
     code_.outputs = static_cast<int>(outputs_.size());
-    place_.assign(g_.values.size(), -1);
+    code_value_.assign(g_.values.size(), -1);
     add_loads();
     code_.cost = 0;
     for (const Node& n : g_.nodes)
-      if (!is_reduction(n.op)) add_instr(n);
+      if (!has_fact(n.op, kFuses)) add_instr(n);
     code_.cost += code_.outputs;
     add_outputs();
     if (std::any_of(code_.instrs.begin(), code_.instrs.end(), divides_integers)) {
@@ -143,17 +107,17 @@ class Builder {
   void find_space() {
     for (ValueId v : g_.outputs) {
       const Node* n = producer(v);
-      if (n && is_reduction(n->op)) {
+      if (n && has_fact(n->op, kFuses)) {
         const TensorType& x = g_.type(n->arg_value(0));
-        code_.shape = broadcast(code_.shape, x.shape);
+        code_.shape = broadcast_in_region(code_.shape, x.shape);
       } else {
-        code_.shape = broadcast(code_.shape, g_.type(v).shape);
+        code_.shape = broadcast_in_region(code_.shape, g_.type(v).shape);
       }
     }
     code_.reduced.assign(code_.shape.size(), false);
     for (ValueId v : g_.outputs) {
       const Node* n = producer(v);
-      if (!n || !is_reduction(n->op)) {
+      if (!n || !has_fact(n->op, kFuses)) {
         invariant(g_.type(v).shape == code_.shape,
                   "fused region: an output has not the shape of the region");
         continue;
@@ -193,7 +157,7 @@ class Builder {
       if (!is_key[v]) s.strides = spread(inputs_[k], code_.shape);
       code_.slots.push_back(std::move(s));
       code_.types.push_back(inputs_[k].dtype);
-      place_[v] = static_cast<int>(k);
+      code_value_[v] = static_cast<int>(k);
     }
   }
 
@@ -205,7 +169,7 @@ class Builder {
       invariant(a.is_number(), "fused region: argument {} of {} is no number", k, op_text(n.op));
       return {-1, a, as};
     }
-    int value = place_[n.operands[a.i]];
+    int value = code_value_[n.operands[a.i]];
     invariant(value >= 0, "fused region: {} uses the result of a reduction or of a later node",
               op_text(n.op));
     return {value, {}, as};
@@ -232,7 +196,7 @@ class Builder {
       }
     }
     code_.cost += std::max(1, pointwise_flops(n.op));
-    place_[n.results[0]] = static_cast<int>(code_.types.size());
+    code_value_[n.results[0]] = static_cast<int>(code_.types.size());
     code_.types.push_back(in.result);
     code_.instrs.push_back(std::move(in));
   }
@@ -296,16 +260,16 @@ class Builder {
       s.dtype = outputs_[k].dtype;
       invariant(s.dtype == g_.type(v).dtype, "fused region: output {} is {}, the body says {}", k,
                 name_of(s.dtype), to_string(g_.type(v)));
-      if (n && is_reduction(n->op)) {
+      if (n && has_fact(n->op, kFuses)) {
         s.kind = SlotKind::kReduce;
         s.reduce = n->op;
-        s.value = place_[n->arg_value(0)];
+        s.value = code_value_[n->arg_value(0)];
         // Half types add up in f32 and integers in i64, whatever the result is stored as.
         s.dtype = s.dtype == DType::F64 ? DType::F64 : is_float(s.dtype) ? DType::F32 : DType::I64;
         s.strides = result_strides(outputs_[k]);
       } else {
         s.kind = SlotKind::kStore;
-        s.value = place_[v];
+        s.value = code_value_[v];
         invariant(outputs_[k].shape == code_.shape, "fused region: output {} has another shape", k);
         s.strides = spread(outputs_[k], code_.shape);
       }
@@ -317,16 +281,14 @@ class Builder {
   const Graph& g_;
   const std::vector<TensorRef>&inputs_, &outputs_;
   TypedCode code_;
-  std::vector<int> place_;  // graph value -> code value
+  std::vector<int> code_value_;  // by graph value
   std::vector<Slot> index_slots_;
 };
 
 }  // namespace
 
 bool divides_integers(const Instr& in) {
-  const bool divides = in.op == Op::DivFloor || in.op == Op::DivTrunc || in.op == Op::FloorDivide ||
-                       in.op == Op::Fmod || in.op == Op::Remainder;
-  if (!divides || is_float(in.args[1].as)) return false;
+  if (!has_fact(in.op, kDivides) || is_float(in.args[1].as)) return false;
   return in.args[1].value >= 0 || in.args[1].literal.number() == 0;
 }
 

@@ -74,7 +74,7 @@ Vector through_memory(const Vector& a, const Vector* b, LaneCall f) {
   return {a.e, ir.CreateAlignedLoad(type, pa, llvm::Align(64)), a.type};
 }
 
-llvm::Value* any_lane(const Vector& mask) {
+static llvm::Value* any_lane(const Vector& mask) {
   auto& ir = mask.e->ir;
   llvm::Value* bits = ir.CreateBitCast(mask.v, ir.getIntNTy(kLanes));
   return ir.CreateICmpNE(bits, llvm::ConstantInt::get(bits->getType(), 0));

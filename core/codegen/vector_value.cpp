@@ -9,7 +9,7 @@
 #include <limits>
 
 #include "base/error.h"
-#include "codegen/row_eval.h"
+#include "codegen/row_formulas.h"
 #include "codegen/vector_math.h"
 
 namespace tessera::codegen {

@@ -7,9 +7,54 @@ namespace tessera {
 
 std::unique_ptr<Graph> Graph::clone() const {
   auto copy = std::make_unique<Graph>(*this);
-  for (Node& n : copy->nodes)
-    if (n.body) n.body = std::shared_ptr<Graph>(n.body->clone());
+  for (Node& n : copy->nodes) n = clone_node(n);
   return copy;
+}
+
+Node clone_node(const Node& n) {
+  Node copy = n;
+  if (n.body) copy.body = n.body->clone();
+  for (std::shared_ptr<Graph>& body : copy.bodies) body = body->clone();
+  return copy;
+}
+
+bool calls_host(const Node& n) {
+  if (n.op == Op::HostCall) return true;
+  for (const auto& body : n.bodies)
+    for (const Node& inner : body->nodes)
+      if (calls_host(inner)) return true;
+  return false;
+}
+
+bool same_body(const Graph& a, const Graph& b) {
+  if (a.sources.size() != b.sources.size() || a.nodes.size() != b.nodes.size() ||
+      a.outputs.size() != b.outputs.size())
+    return false;
+  std::vector<ValueId> match(a.values.size(), kNoValue);  // value of a -> value of b
+  auto pair = [&](ValueId v, ValueId w) {
+    match[v] = w;
+    return a.type(v) == b.type(w);
+  };
+  auto same = [&](const std::vector<ValueId>& v, const std::vector<ValueId>& w) {
+    bool equal = v.size() == w.size();
+    for (size_t i = 0; equal && i < v.size(); ++i) equal = match[v[i]] == w[i];
+    return equal;
+  };
+  for (size_t i = 0; i < a.sources.size(); ++i)
+    if (!pair(a.sources[i].value, b.sources[i].value)) return false;
+  for (size_t i = 0; i < a.nodes.size(); ++i) {
+    const Node &n = a.nodes[i], &m = b.nodes[i];
+    if (n.op != m.op || n.target != m.target || !(n.args == m.args) ||
+        !same(n.operands, m.operands) || n.results.size() != m.results.size() ||
+        !n.body != !m.body || n.bodies.size() != m.bodies.size())
+      return false;
+    if (n.body && !same_body(*n.body, *m.body)) return false;
+    for (size_t k = 0; k < n.bodies.size(); ++k)
+      if (!same_body(*n.bodies[k], *m.bodies[k])) return false;
+    for (size_t k = 0; k < n.results.size(); ++k)
+      if (!pair(n.results[k], m.results[k])) return false;
+  }
+  return same(a.outputs, b.outputs);
 }
 
 void Graph::for_each_use(const std::function<void(ValueId&)>& f) {
@@ -19,6 +64,12 @@ void Graph::for_each_use(const std::function<void(ValueId&)>& f) {
   for (StateUpdate& u : grads) f(u.value);
   for (StateUpdate& u : updates) f(u.value);
   if (loss != kNoValue) f(loss);
+}
+
+const Source* Graph::find_source(SourceKind kind) const {
+  for (const Source& s : sources)
+    if (s.kind == kind) return &s;
+  return nullptr;
 }
 
 ValueId Builder::add(Op op, const std::vector<ValueId>& operands, TensorType type,
@@ -110,12 +161,6 @@ std::string describe_location(const Graph& g, int32_t loc) {
   std::string text = l.file.empty() ? "" : fmt::format("{}:{}", l.file, l.line);
   if (!l.scope.empty()) text += fmt::format("{}({})", text.empty() ? "" : " ", l.scope);
   return text;
-}
-
-uint64_t hash_text(std::string_view text) {
-  uint64_t h = 1469598103934665603ull;  // FNV-1a
-  for (unsigned char c : text) h = (h ^ c) * 1099511628211ull;
-  return h;
 }
 
 }  // namespace tessera

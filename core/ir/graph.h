@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The one graph form. SSA, static shapes, pure ops, nodes in topological order. A training graph
 // also lists its gradients, state updates and optimizer; a `fused` node carries its body as a graph
-// of its own.
+// of its own, and so do loops and branches.
 #pragma once
 
 #include <deque>
@@ -13,15 +13,14 @@
 #include <vector>
 
 #include "base/attrs.h"
+#include "ir/source.h"
+#include "ir/text_reader.h"
 #include "ir/types.h"
 #include "ops/op.h"
 
 namespace tessera {
 
-using ValueId = int32_t;
 constexpr ValueId kNoValue = -1;
-
-enum class SourceKind : uint8_t { kParam, kBuffer, kConst, kInput };
 
 // Where a node comes from: the user's line, the module that ran it, and its place on the device.
 struct Location {
@@ -30,12 +29,13 @@ struct Location {
   std::string scope;
   bool backward = false;
   int ipu = 0, stage = 0, phase = -1;
+  std::vector<int> checkpoints = {};  // regions of torch.utils.checkpoint, the outermost first
+  // Nodes of other turns are neither merged nor fused with this one: what is made again for
+  // backward (deeper regions have a higher turn), a piece of a product. 0 is everything else.
+  int turn = 0;
+  double memory = 0;  // share of tile memory that the op may use, 0 if the user did not say
+  int pieces = 0;     // a product is to be done in so many, with what follows it; 0 in one
   bool operator==(const Location&) const = default;
-};
-
-// Line and column of the text that a node was read from, from 1; 0 for a node that a pass made.
-struct TextPlace {
-  int32_t line = 0, column = 0;
 };
 
 struct Value {
@@ -55,27 +55,36 @@ struct Node {
   TextPlace place = {};
   std::shared_ptr<Graph>
       body;  // of a fused node, or the epilogue of a matmul; never shared between two graphs
+  // What a scan does each turn, or the two ways of a branch; not shared either. They have
+  // tables of locations of their own.
+  std::vector<std::shared_ptr<Graph>> bodies;
 
-  // Operand value of argument i, kNoValue if none.
+  // The tensor that is argument i.
   ValueId arg_value(size_t i) const {
-    int k = args.operand(i);
+    const ValueId v = arg_value_or_none(i);
+    invariant(v != kNoValue, "{} has no tensor as argument {}", op_text(op), i);
+    return v;
+  }
+  // The same, kNoValue if the argument is none or left out.
+  ValueId arg_value_or_none(size_t i) const {
+    const int k = args.operand_or_none(i);
     return k < 0 ? kNoValue : operands[k];
   }
 };
 
-struct Source {
-  SourceKind kind;
-  ValueId value;
-  std::string name;
-};
+// Whether the node, or one in its bodies, is a host call: it may have effects.
+bool calls_host(const Node& n);
+
+// A copy that shares no body with `n`.
+Node clone_node(const Node& n);
 
 struct StateUpdate {
   ValueId state;
   ValueId value;
 };
 
-// One parameter group of the optimizer. A flag is a switch, or the slot of a value in the state
-// "hyper:<group>".
+// One parameter group of the optimizer. A flag is a switch, or the slot of a value in the group's
+// hyper state.
 struct OptimizerGroup {
   std::string kind;  // a row of passes/optimizer_rules.cpp
   int group = 0;
@@ -100,11 +109,17 @@ class Graph {
     values.push_back({std::move(type), result_index});
     return static_cast<ValueId>(values.size() - 1);
   }
-  ValueId add_source(SourceKind kind, std::string source_name, TensorType type) {
-    ValueId v = add_value(std::move(type));
-    sources.push_back({kind, v, std::move(source_name)});
-    return v;
+  // Its value is that of the new source, whatever `s` says.
+  ValueId add_source(Source s, TensorType type) {
+    s.value = add_value(std::move(type));
+    sources.push_back(std::move(s));
+    return sources.back().value;
   }
+  ValueId add_source(SourceKind kind, std::string source_name, TensorType type) {
+    return add_source({kind, kNoValue, std::move(source_name)}, std::move(type));
+  }
+  // The first of a kind, nullptr if there is none.
+  const Source* find_source(SourceKind kind) const;
   const TensorType& type(ValueId v) const { return values[v].type; }
   TensorType& type(ValueId v) { return values[v].type; }
 
@@ -146,6 +161,9 @@ class Builder {
 // redirected as the sweep goes.
 bool rewrite(Graph& g, const std::function<std::vector<ValueId>(Node&, Builder&)>& visit);
 
+// Whether two bodies compute the same: equal but for the names and places of things.
+bool same_body(const Graph& a, const Graph& b);
+
 // Index of the node producing each value, -1 for sources.
 std::vector<int32_t> producers(const Graph& g);
 // Number of uses of each value, outputs and updates counted.
@@ -157,6 +175,5 @@ std::string describe_location(const Graph& g, int32_t loc);  // "model.py:88 (en
 std::unique_ptr<Graph> parse_graph(std::string_view text);
 std::string print_graph(const Graph& g);
 void verify_graph(const Graph& g);  // throws InternalError naming the node
-uint64_t hash_text(std::string_view text);
 
 }  // namespace tessera

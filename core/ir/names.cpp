@@ -13,8 +13,8 @@ std::vector<std::pair<std::string, ValueId>> tensor_names(const Graph& g) {
   std::unordered_map<ValueId, std::string> source;
   for (const Source& s : g.sources) {
     if (s.kind == SourceKind::kConst) continue;
-    source[s.value] = s.name;
-    out.emplace_back(s.name, s.value);
+    source[s.value] = state_name(s);
+    out.emplace_back(source[s.value], s.value);
   }
   std::unordered_map<std::string, int> used;
   for (const Node& n : g.nodes) {

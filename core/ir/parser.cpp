@@ -1,28 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
 // Text to graph. One pass over the characters; every error names the line and column of the text.
-// What the text says is bounded here, so that nothing behind the parser can overflow on it.
+// What the text says is bounded here, so that nothing after the parser can overflow on it.
 #include <algorithm>
-#include <charconv>
-#include <cmath>
 #include <limits>
+#include <set>
+#include <tuple>
 #include <unordered_map>
 #include <unordered_set>
 
 #include "ir/graph.h"
+#include "ir/text_reader.h"
 
 namespace tessera {
 namespace {
 
 // Lists in lists of arguments; deeper ones serve no op and would end the stack.
 constexpr int kMaxListDepth = 16;
-// Bodies in bodies: a fused region holds none.
-constexpr int kMaxBodyDepth = 4;
+// Bodies in bodies: loops in loops, with fused regions that hold none.
+constexpr int kMaxBodyDepth = 16;
 constexpr size_t kMaxRank = 64;       // as PyTorch
 constexpr int32_t kMaxPlace = 65535;  // IPUs, stages and phases
+constexpr int32_t kMaxRegions = 64;   // checkpointed ones in each other
 
-class Parser {
+class Parser : TextReader {
  public:
-  explicit Parser(std::string_view text) : text_(text) {}
+  explicit Parser(std::string_view text) : TextReader(text) {}
 
   std::unique_ptr<Graph> parse() {
     expect_word("tessera");
@@ -38,97 +40,11 @@ class Parser {
       location(*g);
       skip();
     }
-    for (const Node& n : g->nodes)
-      if (n.loc >= static_cast<int64_t>(g->locations.size()))
-        fail(n.place, fmt::format("location !{} is missing", n.loc));
+    place_nodes(*g, g->locations);
     return g;
   }
 
  private:
-  template <typename... A>
-  void check(bool ok, fmt::format_string<A...> message, A&&... args) const {
-    if (ok) return;
-    fail({line_, column()}, fmt::format(message, std::forward<A>(args)...));
-  }
-  [[noreturn]] static void fail(TextPlace at, const std::string& message) {
-    throw UserError(fmt::format("[ir] line {}, column {}: {}", at.line, at.column, message));
-  }
-  int32_t column() const { return static_cast<int32_t>(pos_ - line_start_ + 1); }
-
-  bool at_end() const { return pos_ >= text_.size(); }
-  char peek() {
-    skip();
-    return at_end() ? '\0' : text_[pos_];
-  }
-  void skip() {
-    while (!at_end()) {
-      char c = text_[pos_];
-      if (c == '\n') ++line_, line_start_ = pos_ + 1;
-      if (c == '/' && text_.substr(pos_, 2) == "//") {
-        while (!at_end() && text_[pos_] != '\n') ++pos_;
-        continue;
-      }
-      if (c != ' ' && c != '\n' && c != '\t' && c != '\r') return;
-      ++pos_;
-    }
-  }
-  bool take(char c) {
-    if (peek() != c) return false;
-    ++pos_;
-    return true;
-  }
-  void expect(char c) {
-    check(take(c), "expected '{}', found '{}'", c,
-          at_end() ? "the end" : std::string(1, text_[pos_]));
-  }
-
-  static bool is_word(char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
-           c == '.';
-  }
-  std::string_view word() {
-    skip();
-    size_t start = pos_;
-    while (!at_end() && is_word(text_[pos_])) ++pos_;
-    check(pos_ > start, "expected a word");
-    return text_.substr(start, pos_ - start);
-  }
-  void expect_word(std::string_view w) {
-    std::string_view got = word();
-    check(got == w, "expected `{}`, found `{}`", w, got);
-  }
-  int64_t integer() {
-    skip();
-    int64_t v = 0;
-    auto [end, ec] = std::from_chars(text_.data() + pos_, text_.data() + text_.size(), v);
-    check(ec != std::errc::result_out_of_range, "an integer is out of range");
-    check(ec == std::errc(), "expected an integer");
-    pos_ = end - text_.data();
-    return v;
-  }
-  int32_t integer_in(const char* what, int32_t low, int32_t high = INT32_MAX) {
-    const int64_t v = integer();
-    check(v >= low && v <= high, "{} {} is out of range", what, v);
-    return static_cast<int32_t>(v);
-  }
-  std::string string() {
-    expect('"');
-    std::string out;
-    while (!at_end() && text_[pos_] != '"') {
-      char c = text_[pos_++];
-      if (c == '\\' && !at_end()) {
-        c = text_[pos_++];
-        if (c == 'n') c = '\n';
-      } else if (c == '\n') {
-        ++line_, line_start_ = pos_;
-      }
-      out += c;
-    }
-    check(!at_end(), "a string does not end");
-    ++pos_;
-    return out;
-  }
-
   using Names = std::unordered_map<int64_t, ValueId>;
 
   int64_t value_number() {
@@ -160,14 +76,14 @@ class Parser {
       if (d > kMaxTensorBytes || std::max<int64_t>(d, 1) > kMaxTensorBytes / bytes)
         throw MemoryError(
             fmt::format("[ir] line {}, column {}: a tensor of this size has no room in any memory",
-                        line_, column()));
+                        here().line, here().column));
       check(t.shape.size() < kMaxRank, "a tensor has more than {} dims", kMaxRank);
       bytes *= std::max<int64_t>(d, 1);
       t.shape.push_back(d);
       take(',');
     }
-    if (!at_end() && text_[pos_] == '{') {
-      ++pos_;
+    if (follows('{')) {
+      take('{');
       while (!take('}')) {
         const int d = integer_in("dim", 0, static_cast<int32_t>(t.shape.size()) - 1);
         check(std::find(t.order.begin(), t.order.end(), d) == t.order.end(),
@@ -180,42 +96,6 @@ class Parser {
     return t;
   }
 
-  // A number: int, or float if it has a point or an exponent.
-  Arg number() {
-    skip();
-    size_t start = pos_;
-    if (text_[pos_] == '-' || text_[pos_] == '+') ++pos_;
-    bool real = false;
-    while (!at_end()) {
-      char c = text_[pos_];
-      if (c >= '0' && c <= '9') {
-      } else if (c == '.' || c == 'e' || c == 'E' || c == 'i' || c == 'n' || c == 'f' || c == 'a') {
-        real = true;
-      } else if ((c == '-' || c == '+') && (text_[pos_ - 1] == 'e' || text_[pos_ - 1] == 'E')) {
-      } else {
-        break;
-      }
-      ++pos_;
-    }
-    std::string_view t = text_.substr(start, pos_ - start);
-    if (t == "inf") return Arg::real(std::numeric_limits<double>::infinity());
-    if (t == "-inf") return Arg::real(-std::numeric_limits<double>::infinity());
-    if (t == "nan") return Arg::real(std::nan(""));
-    if (real) {
-      double v = 0;
-      auto [end, ec] = std::from_chars(t.data(), t.data() + t.size(), v);
-      // from_chars reports denormals out of range on some libraries; strtod reads them.
-      if (ec == std::errc::result_out_of_range) v = std::strtod(std::string(t).c_str(), nullptr);
-      check(ec != std::errc::invalid_argument && end == t.data() + t.size(), "`{}` is not a number",
-            t);
-      return Arg::real(v);
-    }
-    int64_t v = 0;
-    auto [end, ec] = std::from_chars(t.data(), t.data() + t.size(), v);
-    check(ec == std::errc() && end == t.data() + t.size(), "`{}` is not a number", t);
-    return Arg::integer(v);
-  }
-
   Arg arg(Node& n, int depth = 0) {
     char c = peek();
     if (c == '%') {
@@ -225,7 +105,7 @@ class Parser {
     if (c == '"') return Arg::string(string());
     if (c == '[') {
       check(depth < kMaxListDepth, "lists lie more than {} deep in each other", kMaxListDepth);
-      ++pos_;
+      take('[');
       std::vector<Arg> items;
       while (!take(']')) {
         items.push_back(arg(n, depth + 1));
@@ -234,15 +114,12 @@ class Parser {
       return Arg::of(std::move(items));
     }
     if (c == '-' || c == '+' || (c >= '0' && c <= '9')) return number();
-    size_t before = pos_;
-    std::string_view w = word();
+    std::string_view w = peek_word();
+    if (w == "inf" || w == "nan") return number();
+    word();
     if (w == "none") return Arg::none();
     if (w == "true") return Arg::boolean(true);
     if (w == "false") return Arg::boolean(false);
-    if (w == "inf" || w == "nan") {
-      pos_ = before;
-      return number();
-    }
     auto dtype = parse_dtype(w);
     check(dtype.has_value(), "`{}` is not an argument", w);
     return Arg::dtype(*dtype);
@@ -255,7 +132,7 @@ class Parser {
     while (take(','));
     expect('=');
     skip();
-    n.place = {line_, column()};
+    n.place = here();
     std::string_view name = word();
     auto op = op_from_text(name);
     check(op.has_value(), "`{}` is no op of this build", name);
@@ -271,16 +148,12 @@ class Parser {
       n.target = n.args.list[0].s;
       n.args.list.erase(n.args.list.begin());
     }
-    if (peek() == '{') {
-      check(bodies_ < kMaxBodyDepth, "bodies lie more than {} deep in each other", kMaxBodyDepth);
-      ++bodies_;
-      n.body = std::make_shared<Graph>();
-      Names* outer = names_;
-      Names inner;
-      names_ = &inner;
-      graph_lines(*n.body);
-      names_ = outer;
-      --bodies_;
+    if (n.op == Op::Scan || n.op == Op::Branch) {
+      while (peek() == '{') n.bodies.push_back(body());
+    } else if (peek() == '{') {
+      ++regions_;
+      n.body = body();
+      --regions_;
     }
     expect(':');
     for (size_t i = 0; i < results.size(); ++i) {
@@ -289,10 +162,36 @@ class Parser {
     }
     for (size_t i = 0; i < results.size(); ++i) define(results[i], n.results[i]);
     if (take('!')) {
-      check(bodies_ == 0, "a node of a body has no location of its own");
+      check(regions_ == 0, "a node of a region has no location of its own");
       n.loc = integer_in("location", 0);
     }
     g.nodes.push_back(std::move(n));
+  }
+
+  std::shared_ptr<Graph> body() {
+    check(bodies_ < kMaxBodyDepth, "bodies lie more than {} deep in each other", kMaxBodyDepth);
+    ++bodies_;
+    auto g = std::make_shared<Graph>();
+    g->name = "body";
+    Names* outer = names_;
+    Names inner;
+    names_ = &inner;
+    graph_lines(*g);
+    names_ = outer;
+    --bodies_;
+    return g;
+  }
+
+  // The one table of locations is that of all bodies.
+  void place_nodes(Graph& g, const std::vector<Location>& locations) {
+    for (Node& n : g.nodes) {
+      if (n.loc >= static_cast<int64_t>(locations.size()))
+        fail(n.place, fmt::format("location !{} is missing", n.loc));
+      for (const std::shared_ptr<Graph>& inner : n.bodies) {
+        inner->locations = locations;
+        place_nodes(*inner, locations);
+      }
+    }
   }
 
   void graph_body(Graph& g) {
@@ -303,25 +202,55 @@ class Parser {
   }
 
   void source(Graph& g, SourceKind kind) {
+    check(bodies_ == 0 || kind == SourceKind::kInput || is_of_the_model(kind), "a body has no {}",
+          text_of(kind));
     int64_t number = value_number();
-    std::string name = string();
+    Source s{kind, kNoValue, string()};
+    owner(s);
     expect(':');
-    const ValueId v = g.add_source(kind, name, type());
+    const TensorType t = type();
+    check(missing_type(kind, t).empty(), "a state of kind {} is {}, not {}", text_of(kind),
+          missing_type(kind, t), to_string(t));
+    if (bodies_ == 0 && kind != SourceKind::kInput) distinct(s, t);
+    const ValueId v = g.add_source(std::move(s), t);
     define(number, v);
-    if (bodies_ > 0) return;
-    // The engine finds states by name.
-    check(kind == SourceKind::kInput || state_names_.insert(name).second,
-          "two states are called \"{}\"", name);
-    kinds_[v] = kind;
+    if (bodies_ == 0) kinds_[v] = kind;
+  }
+
+  // `of "fc.weight"` or `of 0`: the parameter or the group that a state belongs to.
+  void owner(Source& s) {
+    const Owner kind = owner_of(s.kind);
+    if (kind == Owner::kNone) return;
+    check(peek() == 'o' && word() == "of",
+          "a state of kind {} says whom it belongs to, as in `of 0` or `of \"weight\"`",
+          text_of(s.kind));
+    if (peek() == '"') {
+      check(kind != Owner::kGroup, "a state of kind {} belongs to a group", text_of(s.kind));
+      s.param = string();
+      check(!s.param.empty(), "a parameter has a name");
+    } else {
+      check(kind != Owner::kParam, "a state of kind {} belongs to a parameter", text_of(s.kind));
+      s.group = integer_in("group", 0);
+    }
+  }
+
+  // The user finds states by name, the passes those of the optimizer by what they are.
+  void distinct(const Source& s, const TensorType& t) {
+    const std::string name = state_name(s);
+    check(state_names_.insert(name).second, "two states are called \"{}\"", name);
+    const bool once = !is_of_the_model(s.kind) && owner_of(s.kind) == Owner::kNone;
+    if (!once && s.kind != SourceKind::kHyper) return;
+    const auto what = std::tuple(s.kind, s.group, t.dtype);
+    check(single_.insert(what).second, "there are two states of kind {}", text_of(s.kind));
   }
 
   // A value that a step may change.
   ValueId state(bool param_only) {
     const ValueId v = value();
     auto it = kinds_.find(v);
-    check(it != kinds_.end() && (it->second == SourceKind::kParam ||
-                                 (it->second == SourceKind::kBuffer && !param_only)),
-          "this is not {}", param_only ? "a param" : "a param or buffer");
+    check(it != kinds_.end() &&
+              (param_only ? it->second == SourceKind::kParam : may_be_written(it->second)),
+          "this is not {}", param_only ? "a param" : "a state that a step may write");
     return v;
   }
 
@@ -345,14 +274,8 @@ class Parser {
         continue;
       }
       std::string_view w = word();
-      if (w == "param") {
-        source(g, SourceKind::kParam);
-      } else if (w == "buffer") {
-        source(g, SourceKind::kBuffer);
-      } else if (w == "const") {
-        source(g, SourceKind::kConst);
-      } else if (w == "input") {
-        source(g, SourceKind::kInput);
+      if (auto kind = source_kind(w)) {
+        source(g, *kind);
       } else if (w == "output") {
         do g.outputs.push_back(value());
         while (take(','));
@@ -395,7 +318,7 @@ class Parser {
     // No more locations than characters: a number alone does not make a table.
     const auto index = static_cast<size_t>(integer_in(
         "location", 0,
-        static_cast<int32_t>(std::min<size_t>(text_.size(), std::numeric_limits<int32_t>::max()))));
+        static_cast<int32_t>(std::min<size_t>(size(), std::numeric_limits<int32_t>::max()))));
     if (g.locations.size() <= index) g.locations.resize(index + 1);
     Location& l = g.locations[index];
     l.file = string();
@@ -407,16 +330,37 @@ class Parser {
     l.ipu = integer_in("IPU", 0, kMaxPlace);
     l.stage = integer_in("stage", -1, kMaxPlace);
     l.phase = integer_in("phase", -1, kMaxPlace);
+    if (!take('{')) return;
+    while (!take('}')) {
+      const std::string_view key = word();
+      expect('=');
+      if (key == "checkpoints") {
+        expect('[');
+        while (!take(']')) {
+          l.checkpoints.push_back(integer_in("checkpoint", 0));
+          take(',');
+        }
+        check(l.checkpoints.size() <= kMaxRegions, "more than {} regions in each other",
+              kMaxRegions);
+      } else if (key == "turn") {
+        l.turn = integer_in("turn", 0);
+      } else if (key == "pieces") {
+        l.pieces = integer_in("pieces", 0);
+      } else {
+        check(key == "memory", "a location has no `{}`", key);
+        l.memory = number().number();
+        check(l.memory >= 0 && l.memory <= 1, "{} is no share of memory", l.memory);
+      }
+      take(',');
+    }
   }
 
-  std::string_view text_;
-  size_t pos_ = 0;
-  int32_t line_ = 1;
-  size_t line_start_ = 0;
-  int bodies_ = 0;
+  int bodies_ = 0;   // around this line
+  int regions_ = 0;  // of them fused regions and epilogues
   Names* names_ = nullptr;
   std::unordered_map<ValueId, SourceKind> kinds_;
   std::unordered_set<std::string> state_names_;
+  std::set<std::tuple<SourceKind, int, DType>> single_;  // kinds of which there is one
   std::unordered_set<ValueId> graded_, updated_, optimized_;
 };
 

@@ -189,7 +189,7 @@ void check_signature(const Graph& g, const Node& n) {
   const Signature& s = signature(n.op);
   if (s.anything) return;
   const size_t count = n.args.size();
-  // The operands of an epilogue stand behind those of its product.
+  // The operands of an epilogue follow those of its product.
   user_check(count >= s.required && (count <= s.params.size() || n.body),
              "{} takes {}{} arguments, not {}", op_text(n.op),
              s.required < s.params.size() ? fmt::format("{} to ", s.required) : "", s.params.size(),

@@ -27,13 +27,13 @@ enum class PortKind : uint8_t {
 struct TaskPort {
   PortKind kind = PortKind::kInput;
   int index = 0;  // of the input, output, channel or state
-  // What lies in streaming memory is on chip only while its task runs, at this place of the staging
-  // memory of the IPU.
+  // What lies in streaming memory is on chip only while its task runs, at this offset of the
+  // staging memory of the IPU.
   int64_t staging = -1;
-  std::string state = {};
+  std::string state = {};  // the state_key of its source
 };
 
-// A value on its way from one task to later ones on one IPU; `slots` micro-batches have a place of
+// A value on its way from one task to later ones on one IPU; `slots` micro-batches have a slot of
 // their own in that IPU's memory.
 struct ChannelDesc {
   int from = 0;
@@ -53,10 +53,10 @@ struct CopyDesc {
   int from = 0, to = 0;  // channels
 };
 
-// A task may start micro-batch m when `task` has finished m - `behind`.
+// A task may start micro-batch m when `task` has finished m - `lag`.
 struct WaitDesc {
   int task = 0;
-  int64_t behind = 0;
+  int64_t lag = 0;
 };
 
 struct TaskInfo {

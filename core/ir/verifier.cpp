@@ -26,6 +26,38 @@ void check_type(const TensorType& t) {
   invariant(sorted.size() == t.shape.size(), "{} is ordered by too few dims", to_string(t));
 }
 
+// What goes into a body and comes out of it; row-major at its border.
+void check_bodies(const Graph& g, const Node& n) {
+  const bool scan = n.op == Op::Scan;
+  if (n.bodies.empty() && !scan && n.op != Op::Branch) return;
+  invariant(n.bodies.size() == (scan                 ? 1u
+                                : n.op == Op::Branch ? 2u
+                                                     : 0u),
+            "{} has {} bodies", op_text(n.op), n.bodies.size());
+  const size_t carries = scan ? n.args.at(1).list.size() : 0;
+  const size_t xs = scan ? n.args.at(2).list.size() : 0, first = scan ? 0 : 1;
+  auto fits = [](const TensorType& outer, const TensorType& inner, bool slice) {
+    const Dims shape(outer.shape.begin() + (slice ? 1 : 0), outer.shape.end());
+    return outer.dtype == inner.dtype && shape == inner.shape && inner.order.empty();
+  };
+  for (const auto& body : n.bodies) {
+    invariant(body->sources.size() + first == n.operands.size() &&
+                  body->outputs.size() == n.results.size(),
+              "a body of {} does not fit it", op_text(n.op));
+    for (size_t i = 0; i < body->sources.size(); ++i)
+      invariant(fits(g.type(n.operands[i + first]), body->type(body->sources[i].value),
+                     i >= carries && i < carries + xs),
+                "input {} of a body of {} does not fit", i, op_text(n.op));
+    for (size_t i = 0; i < body->outputs.size(); ++i) {
+      TensorType out = body->type(body->outputs[i]);
+      out.order = {};
+      invariant(fits(g.type(n.results[i]), out, scan && i >= carries),
+                "output {} of a body of {} does not fit", i, op_text(n.op));
+    }
+    verify_graph(*body);
+  }
+}
+
 }  // namespace
 
 void verify_graph(const Graph& g) {
@@ -57,6 +89,7 @@ void verify_graph(const Graph& g) {
           n.args.size() >= static_cast<size_t>(pointwise_arity(n.op)) && n.results.size() == 1,
           "{} has {} arguments and {} results", name, n.args.size(), n.results.size());
     if (n.body) verify_graph(*n.body);
+    check_bodies(g, n);
   }
   for (ValueId v : g.outputs) use(v, "output");
   for (const StateUpdate& u : g.grads) use(u.value, "grad");

@@ -9,22 +9,8 @@
 #include <limits>
 
 #include "kernels/gemm.h"
-#include "kernels/isa.h"
 
 namespace tessera::kernels {
-
-namespace v3 {
-extern const AttentionKernels attention_table;
-}
-namespace v4 {
-extern const AttentionKernels attention_table;
-}
-
-const AttentionKernels& attention_kernels() {
-  static const AttentionKernels& table =
-      cpu_has_avx512() ? v4::attention_table : v3::attention_table;
-  return table;
-}
 
 namespace {
 
@@ -51,7 +37,7 @@ struct Work {
 
 // Panels of a packed block of queries.
 int64_t panel_floats(int64_t queries, int64_t depth) {
-  return round_up(queries, gemm_kernels().tile_lanes) * depth;
+  return round_up(queries, gemm_kernels().tile_cols) * depth;
 }
 
 Work cut(const AttentionShape& s, bool backward, Cutter& c) {
@@ -95,7 +81,7 @@ void load_mask(const AttentionHead& h, int64_t q0, int64_t queries, ScoreBlock& 
   }
   if (!h.mask_is_bool && h.mask_k == 1) {
     const float* m = static_cast<const float*>(h.mask) + q0 * h.mask_q;
-    gemm_packing().transpose(m, h.mask_q, memory, b.ld, queries, b.keys);
+    pack_kernels().transpose(m, h.mask_q, memory, b.ld, queries, b.keys);
   } else {
     for (int64_t t = 0; t < b.keys; ++t)
       for (int64_t q = 0; q < queries; ++q) memory[t * b.ld + q] = value(q0 + q, t);
@@ -121,8 +107,8 @@ ScoreBlock score_block(const AttentionShape& s, const AttentionHead& h, int64_t 
   return b;
 }
 
-int rows_for(int64_t lanes) {
-  return lanes <= gemm_kernels().vector ? gemm_kernels().tall_rows : gemm_kernels().tile_rows;
+int rows_for(int64_t cols) {
+  return cols <= gemm_kernels().vector ? gemm_kernels().tall_rows : gemm_kernels().tile_rows;
 }
 
 // c[key][query] = sum over depth of rows[key][.] * packed[.][query]
@@ -130,10 +116,10 @@ void score_product(const float* rows, int64_t stride, const float* packed, int64
                    const ScoreBlock& b, float* c) {
   GemmBlock g;
   g.r = rows, g.r_stride = stride, g.rk_stride = 1;
-  g.l = packed, g.l_panel = depth * gemm_kernels().tile_lanes;
+  g.v = packed, g.v_panel = depth * gemm_kernels().tile_cols;
   g.c = c, g.ldc = b.ld;
-  g.rows = b.keys, g.lanes = b.ld, g.k = depth;
-  g.tile_rows = rows_for(g.lanes);
+  g.rows = b.keys, g.cols = b.ld, g.k = depth;
+  g.tile_rows = rows_for(g.cols);
   gemm_kernels().block(g);
 }
 
@@ -142,9 +128,9 @@ void query_product(const float* p, const ScoreBlock& b, const float* values, int
                    int64_t queries, int64_t depth, float* c, int64_t ldc) {
   GemmBlock g;
   g.r = p, g.r_stride = 1, g.rk_stride = b.ld;
-  g.l = values, g.lk_stride = stride;
+  g.v = values, g.vk_stride = stride;
   g.c = c, g.ldc = ldc;
-  g.rows = queries, g.lanes = depth, g.k = b.keys;
+  g.rows = queries, g.cols = depth, g.k = b.keys;
   g.tile_rows = rows_for(depth);
   gemm_kernels().block(g);
 }
@@ -154,9 +140,9 @@ void key_product(const float* p, const ScoreBlock& b, const float* values, int64
                  int64_t queries, int64_t depth, float* c, int64_t ldc, bool accumulate) {
   GemmBlock g;
   g.r = p, g.r_stride = b.ld, g.rk_stride = 1;
-  g.l = values, g.lk_stride = stride;
+  g.v = values, g.vk_stride = stride;
   g.c = c, g.ldc = ldc;
-  g.rows = b.keys, g.lanes = depth, g.k = queries;
+  g.rows = b.keys, g.cols = depth, g.k = queries;
   g.accumulate = accumulate;
   g.tile_rows = rows_for(depth);
   gemm_kernels().block(g);
@@ -164,8 +150,8 @@ void key_product(const float* p, const ScoreBlock& b, const float* values, int64
 
 void pack_queries(const float* src, int64_t stride, int64_t queries, int64_t depth, float factor,
                   float* dst) {
-  gemm_packing().pack[0].lanes(src, stride, 1, queries, depth, dst,
-                               depth * gemm_kernels().tile_lanes);
+  pack_kernels().from[0].cols(src, stride, 1, queries, depth, dst,
+                              depth * gemm_kernels().tile_cols);
   if (factor != 1) attention_kernels().scale(dst, panel_floats(queries, depth), factor);
 }
 

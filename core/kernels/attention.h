@@ -11,6 +11,7 @@
 
 #include <cstdint>
 
+#include "kernels/dispatch.h"
 #include "kernels/random.h"
 
 namespace tessera::kernels {
@@ -43,7 +44,7 @@ struct AttentionKernels {
   void (*row_dot)(const float* a, int64_t a_stride, const float* b, int64_t b_stride, int64_t rows,
                   int64_t cols, float* out);
 };
-const AttentionKernels& attention_kernels();
+TESSERA_KERNELS(AttentionKernels, attention)
 
 struct AttentionShape {
   int64_t queries = 0, keys = 0, depth = 0, value_depth = 0;

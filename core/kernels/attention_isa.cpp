@@ -160,7 +160,6 @@ void row_dot(const float* a, int64_t a_stride, const float* b, int64_t b_stride,
 
 }  // namespace
 
-extern const AttentionKernels attention_table;
 const AttentionKernels attention_table{softmax, gradient, scale, row_dot};
 
 }  // namespace tessera::kernels::TESSERA_ISA

@@ -14,8 +14,9 @@ struct BeamSearch {
   int64_t scratch_bytes() const;
 
   // The `top` likeliest sequences of the first `length` steps of logp[step][class], best first:
-  // their log probabilities, their lengths, and labels[top][steps] filled up with blanks.
-  void run(const float* logp, int64_t logp_step, int64_t length, int64_t top, float* score,
+  // their log probabilities, their lengths, and labels[top][steps] filled up with blanks. False if
+  // a step has a NaN or an infinite probability; then nothing is found.
+  bool run(const float* logp, int64_t logp_step, int64_t length, int64_t top, float* score,
            int32_t* lengths, int32_t* labels, std::byte* scratch) const;
 };
 

@@ -5,6 +5,8 @@
 
 #include <cstdint>
 
+#include "kernels/dispatch.h"
+
 namespace tessera::kernels {
 
 struct CtcSample {
@@ -26,6 +28,6 @@ struct CtcKernels {
   void (*backward)(const CtcSample&, const float* alpha, int64_t alpha_step, float loss, float grad,
                    float* out, int64_t out_step, float* scratch);
 };
-const CtcKernels& ctc_kernels();
+TESSERA_KERNELS(CtcKernels, ctc)
 
 }  // namespace tessera::kernels

@@ -109,7 +109,6 @@ void backward(const CtcSample& x, const float* alpha, int64_t alpha_step, float 
 
 }  // namespace
 
-extern const CtcKernels ctc_table;
 const CtcKernels ctc_table{forward, backward};
 
 }  // namespace tessera::kernels::TESSERA_ISA

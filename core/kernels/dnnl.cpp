@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The oneDNN primitives behind DnnlConvolution: activations are described by their strides as they
+// The oneDNN primitives of DnnlConvolution: activations are described by their strides as they
 // are, weights are left to the library (format any) and reordered in scratch memory if it wants
 // another form.
 #include "kernels/dnnl.h"
 
 #include <dnnl.hpp>
 #include <optional>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
@@ -36,8 +37,8 @@ DnnlDims spatial(const ConvShape& s, const std::array<int64_t, 3>& a, int64_t ad
   return dims;
 }
 
-// Padding behind the image. A transposed convolution may have made it larger than the windows reach
-// (output_padding beyond the stride), which the library takes as less padding.
+// Padding after the end of the image. A transposed convolution may have made it larger than the
+// windows reach (output_padding beyond the stride), which the library takes as less padding.
 DnnlDims high_padding(const ConvShape& s) {
   DnnlDims dims;
   for (int d = first_spatial(s); d < 3; ++d) {
@@ -92,7 +93,6 @@ struct DnnlConvolution::Parts {
   bool reorder_first = false;  // weights in, or weight gradient out
   bool keep_weights = false, share_weights = false, kept = false;
   int64_t scratchpad_bytes = 0, packed_bytes = 0;
-  std::string implementation;
 
   dnnl::memory x, y, w, packed, bias, scratchpad;
   std::unordered_map<int, dnnl::memory> args, reorder_args;
@@ -102,7 +102,6 @@ struct DnnlConvolution::Parts {
   template <typename Pd>
   void finish(const Pd& pd, const Desc& xd, const Desc& wd, const Desc& yd, const Desc& packed_desc,
               const std::optional<Desc>& bias_desc, const int (&ids)[3], bool weights_are_result) {
-    implementation = pd.impl_info_str();
     x = dnnl::memory(xd, engine, DNNL_MEMORY_NONE);
     y = dnnl::memory(yd, engine, DNNL_MEMORY_NONE);
     w = dnnl::memory(wd, engine, DNNL_MEMORY_NONE);
@@ -224,10 +223,6 @@ void DnnlConvolution::forget_weights() {
 
 int64_t DnnlConvolution::scratch_bytes() const {
   return parts_->scratchpad_bytes + (parts_->keep_weights ? 0 : parts_->packed_bytes);
-}
-
-std::string DnnlConvolution::implementation() const {
-  return parts_->implementation + (parts_->reorder ? "+reorder" : "");
 }
 
 void DnnlConvolution::run(void* x, void* w, const void* bias, void* y, std::byte* scratch) {

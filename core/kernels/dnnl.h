@@ -7,7 +7,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <string>
 
 #include "base/dtype.h"
 #include "kernels/conv_reference.h"
@@ -40,9 +39,8 @@ class DnnlConvolution {
   static std::unique_ptr<DnnlConvolution> make(const DnnlConvDesc& desc);
   ~DnnlConvolution();
 
-  void forget_weights();          // the next run packs them again
+  void forget_weights();          // the next run packs them anew
   int64_t scratch_bytes() const;  // 64-byte aligned memory that run() needs
-  std::string implementation() const;
   // Pointers in the naming of the forward direction; the one that is the result is written. The
   // object holds the pointers while it runs, so two runs at the same time need two objects.
   void run(void* x, void* w, const void* bias, void* y, std::byte* scratch);

@@ -4,15 +4,16 @@
 // synchronising, each computing its own rectangle of C. Every element of C is one fixed chain of
 // fused multiply-adds, so results do not depend on the number of threads.
 //
-// Inside, one operand gives vectors along the "lanes" dimension and the other is read element by
-// element and broadcast along the "rows" dimension. Lanes are the columns of C or, if `swapped`,
-// its rows: a product with few rows (a batch of 16) and a weight stored [out, in] reads the weight
-// in place, without packing. Operands in half precision are always packed, and converted by it.
+// Inside, one operand is read as vectors along the columns, and the other element by element,
+// broadcast. If the plan is `swapped`, rows and columns are those of the transpose of C: a product
+// with few rows (a batch of 16) and a weight stored [out, in] then reads the weight in place,
+// without packing. Operands in half precision are always packed, and converted by it.
 #pragma once
 
 #include <cstdint>
 
 #include "base/dtype.h"
+#include "kernels/dispatch.h"
 
 namespace tessera::kernels {
 
@@ -41,22 +42,22 @@ struct GemmSink {
 struct GemmPlan {
   GemmShape shape;
   bool sink = false;     // results go to a GemmSink
-  bool swapped = false;  // lanes are the rows of C
+  bool swapped = false;  // the transpose of C is computed
   GemmFormat format = GemmFormat::kF32;
   // In terms of the chosen orientation:
-  int64_t rows = 0, lanes = 0, k = 0;
+  int64_t rows = 0, cols = 0, k = 0;
   int64_t r_stride = 0, rk_stride = 0;  // broadcast operand: per row, per k
-  int64_t l_stride = 0, lk_stride = 0;  // lanes operand: per lane, per k
-  int64_t out_rs = 0, out_ls = 0;       // C: per row, per lane
-  bool pack_rows = false, pack_lanes = false;
+  int64_t v_stride = 0, vk_stride = 0;  // vector operand: per column, per k
+  int64_t out_rs = 0, out_cs = 0;       // C: per row, per column
+  bool pack_rows = false, pack_cols = false;
   bool through_tile =
       false;          // blocks are computed in scratch, then transposed into C or given to the sink
-  bool dots = false;  // too few lanes to fill a vector: vectors run along k instead
+  bool dots = false;  // too few columns to fill a vector: vectors run along k instead
   int tile_rows = 0;  // height of a register tile
   int64_t k_block = 0;  // reduction steps between two visits of a C tile
-  int64_t k_super = 0;  // reduction steps for which the lanes operand is packed at a time
-  int64_t row_block = 0, lane_block = 0;  // size of a block of C
-  int64_t tile_ld = 0;                    // leading dimension of what the sink sees
+  int64_t k_super = 0;  // reduction steps for which the vector operand is packed at a time
+  int64_t row_block = 0, col_block = 0;  // size of a block of C
+  int64_t tile_ld = 0;                   // leading dimension of what the sink sees
 };
 
 // Strides of C are ignored with a sink.
@@ -72,52 +73,52 @@ int64_t gemm_scratch_bytes(const GemmPlan& plan, int threads);
 void run_gemm(const GemmPlan& plan, const void* a, const void* b, float* c, int thread, int threads,
               void* scratch, const GemmSink* sink = nullptr);
 
-// One block of register tiles; lanes operand [k][lanes] and C with unit lane stride.
+// One block of register tiles; vector operand [k][cols] and C with unit stride along the columns.
 struct GemmBlock {
   const float* r = nullptr;  // broadcast operand
   int64_t r_stride = 0;  // per row; if 1, rk_stride is used per k, otherwise the k stride must be 1
   int64_t rk_stride = 0;
   int64_t r_panel = 0;  // if not 0: packed panels of `tile_rows` rows, this many elements apart
-  const float* l = nullptr;  // lanes operand, row k at l + k * lk_stride
-  int64_t lk_stride = 0;
-  int64_t l_panel =
+  const float* v = nullptr;  // vector operand, row k at v + k * vk_stride
+  int64_t vk_stride = 0;
+  int64_t v_panel =
       0;  // if not 0: packed panels of one tile width, this many elements apart, zero-padded
   float* c = nullptr;
   int64_t ldc = 0;
-  int64_t rows = 0, lanes = 0, k = 0;  // k in packed elements
+  int64_t rows = 0, cols = 0, k = 0;  // k in packed elements
   int tile_rows = 0;
   bool accumulate = false;
   bool pairs = false;  // both operands are packed pairs of bf16
 };
 
 struct GemmKernels {
-  int vector;      // floats per register
-  int tile_lanes;  // lanes of a full register tile (two vectors)
-  int tile_rows;   // rows of a full register tile
-  int tall_rows;   // rows of a tile one vector wide
+  int vector;     // floats per register
+  int tile_cols;  // columns of a full register tile (two vectors)
+  int tile_rows;  // rows of a full register tile
+  int tall_rows;  // rows of a tile one vector wide
   void (*block)(const GemmBlock&);
-  // c[i * c_rs + j * c_ls] = sum_k r[i * r_stride + k] * l[j * l_stride + k]
-  void (*dots)(const float* r, int64_t r_stride, const float* l, int64_t l_stride, int64_t rows,
-               int64_t lanes, int64_t k, float* c, int64_t c_rs, int64_t c_ls);
+  // c[i * c_rs + j * c_cs] = sum_k r[i * r_stride + k] * v[j * v_stride + k]
+  void (*dots)(const float* r, int64_t r_stride, const float* v, int64_t v_stride, int64_t rows,
+               int64_t cols, int64_t k, float* c, int64_t c_rs, int64_t c_cs);
 };
 
 struct GemmPack {
-  // dst[k][tile_lanes] panels, zero-padded, from src(lane, k) = src[lane * l_stride + k *
+  // dst[k][tile_cols] panels, zero-padded, from src(col, k) = src[col * v_stride + k *
   // k_stride].
-  void (*lanes)(const void* src, int64_t l_stride, int64_t k_stride, int64_t lanes, int64_t k,
-                float* dst, int64_t panel);
+  void (*cols)(const void* src, int64_t v_stride, int64_t k_stride, int64_t cols, int64_t k,
+               float* dst, int64_t panel);
   // dst[k][tile_rows] panels of `rows` rows cut evenly as block() cuts them.
   void (*rows)(const void* src, int64_t r_stride, int64_t k_stride, int64_t rows, int64_t k,
                int tile_rows, float* dst, int64_t panel);
 };
 
-struct GemmPacking {
-  GemmPack pack[4];  // by GemmFormat
+struct PackKernels {
+  GemmPack from[4];  // by GemmFormat
   // dst[j * dst_ld + i] = src[i * src_ld + j] for i < rows, j < cols.
   void (*transpose)(const float* src, int64_t src_ld, float* dst, int64_t dst_ld, int64_t rows,
                     int64_t cols);
 };
-const GemmKernels& gemm_kernels();
-const GemmPacking& gemm_packing();
+TESSERA_KERNELS(GemmKernels, gemm)
+TESSERA_KERNELS(PackKernels, pack)
 
 }  // namespace tessera::kernels

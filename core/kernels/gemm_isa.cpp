@@ -13,8 +13,8 @@ namespace {
 struct Tile {
   const float* r;
   int64_t r_step;  // RowUnit: per k; otherwise per row
-  const float* l;
-  int64_t l_step;
+  const float* v;
+  int64_t v_step;
   int64_t k;
   float* c;
   int64_t ldc;
@@ -33,8 +33,8 @@ void tile(const Tile& t) {
 #pragma GCC unroll 2
     for (int v = 0; v < Vecs; ++v) acc[i][v] = Vec{};
   const Mask mask = mask_of(t.last);
-  const float* l = t.l;
-  const int64_t l_step = t.l_step, r_step = t.r_step;
+  const float* from = t.v;
+  const int64_t v_step = t.v_step, r_step = t.r_step;
   constexpr int kGroups = (Rows + 2) / 3;
   const float* r[RowUnit ? 1 : kGroups];
 #pragma GCC unroll 8
@@ -50,7 +50,7 @@ void tile(const Tile& t) {
     Vec b[Vecs];
 #pragma GCC unroll 2
     for (int v = 0; v < Vecs; ++v)
-      b[v] = MaskLoad && v == Vecs - 1 ? load_v(l + v * kVec, mask) : load_v(l + v * kVec);
+      b[v] = MaskLoad && v == Vecs - 1 ? load_v(from + v * kVec, mask) : load_v(from + v * kVec);
 #pragma GCC unroll 32
     for (int i = 0; i < Rows; ++i) {
       Vec a = splat(RowUnit ? r[0][i] : r[i / 3][i % 3 * r_step + u]);
@@ -66,7 +66,7 @@ void tile(const Tile& t) {
           acc[i][v] = fma_v(a, b[v], acc[i][v]);
       }
     }
-    l += l_step;
+    from += v_step;
   };
   int64_t k = t.k;
   if constexpr (RowUnit) {
@@ -138,47 +138,47 @@ void block(const GemmBlock& b) {
   const int64_t row_tiles = (b.rows + b.tile_rows - 1) / b.tile_rows;
   Tile t;
   t.r_step = b.r_panel != 0 ? b.tile_rows : row_unit ? b.rk_stride : b.r_stride;
-  t.l_step = b.l_panel != 0 ? kTileLanes : b.lk_stride;
+  t.v_step = b.v_panel != 0 ? kTileCols : b.vk_stride;
   t.k = b.k;
   t.ldc = b.ldc;
   t.accumulate = b.accumulate;
   for (int64_t i = 0; i < row_tiles; ++i) {
     const int64_t row0 = b.rows * i / row_tiles, rows = b.rows * (i + 1) / row_tiles - row0;
     t.r = b.r + (b.r_panel != 0 ? i * b.r_panel : row0 * b.r_stride);
-    for (int64_t lane = 0, p = 0; lane < b.lanes; lane += kTileLanes, ++p) {
-      const int64_t width = std::min<int64_t>(kTileLanes, b.lanes - lane);
+    for (int64_t col = 0, p = 0; col < b.cols; col += kTileCols, ++p) {
+      const int64_t width = std::min<int64_t>(kTileCols, b.cols - col);
       const int vecs = width > kVec ? 2 : 1;
       t.last = width - (vecs - 1) * kVec;
-      t.l = b.l_panel != 0 ? b.l + p * b.l_panel : b.l + lane;
-      t.c = b.c + row0 * b.ldc + lane;
-      const bool masked = b.l_panel == 0 && t.last != kVec;
+      t.v = b.v_panel != 0 ? b.v + p * b.v_panel : b.v + col;
+      t.c = b.c + row0 * b.ldc + col;
+      const bool masked = b.v_panel == 0 && t.last != kVec;
       const TileRow& tiles = b.pairs ? kPairTiles[vecs - 1] : kTiles[vecs - 1][row_unit][masked];
       tiles.fn[rows - 1](t);
     }
   }
 }
 
-template <int Rows, int Lanes>
-void dot_tile(const float* r, int64_t r_stride, const float* l, int64_t l_stride, int64_t k,
-              float* c, int64_t c_rs, int64_t c_ls) {
-  f32x16 acc[Rows][Lanes] = {};
+template <int Rows, int Cols>
+void dot_tile(const float* r, int64_t r_stride, const float* v, int64_t v_stride, int64_t k,
+              float* c, int64_t c_rs, int64_t c_cs) {
+  f32x16 acc[Rows][Cols] = {};
   auto step = [&](int64_t i, int64_t n) __attribute__((always_inline)) {
-    f32x16 b[Lanes];
+    f32x16 b[Cols];
 #pragma GCC unroll 4
-    for (int y = 0; y < Lanes; ++y)
-      b[y] = n == 16 ? load(l + y * l_stride + i) : load_n(l + y * l_stride + i, n);
+    for (int y = 0; y < Cols; ++y)
+      b[y] = n == 16 ? load(v + y * v_stride + i) : load_n(v + y * v_stride + i, n);
 #pragma GCC unroll 4
     for (int x = 0; x < Rows; ++x) {
       f32x16 a = n == 16 ? load(r + x * r_stride + i) : load_n(r + x * r_stride + i, n);
 #pragma GCC unroll 4
-      for (int y = 0; y < Lanes; ++y) acc[x][y] = fma(a, b[y], acc[x][y]);
+      for (int y = 0; y < Cols; ++y) acc[x][y] = fma(a, b[y], acc[x][y]);
     }
   };
   int64_t i = 0;
   for (; i + 16 <= k; i += 16) step(i, 16);
   if (i < k) step(i, k - i);
   for (int x = 0; x < Rows; ++x)
-    for (int y = 0; y < Lanes; ++y) c[x * c_rs + y * c_ls] = horizontal_sum(acc[x][y]);
+    for (int y = 0; y < Cols; ++y) c[x * c_rs + y * c_cs] = horizontal_sum(acc[x][y]);
 }
 
 using DotFn = void (*)(const float*, int64_t, const float*, int64_t, int64_t, float*, int64_t,
@@ -188,20 +188,19 @@ constexpr DotFn kDots[4][4] = {{dot_tile<1, 1>, dot_tile<1, 2>, dot_tile<1, 3>, 
                                {dot_tile<3, 1>, dot_tile<3, 2>, dot_tile<3, 3>, dot_tile<3, 4>},
                                {dot_tile<4, 1>, dot_tile<4, 2>, dot_tile<4, 3>, dot_tile<4, 4>}};
 
-void dots(const float* r, int64_t r_stride, const float* l, int64_t l_stride, int64_t rows,
-          int64_t lanes, int64_t k, float* c, int64_t c_rs, int64_t c_ls) {
+void dots(const float* r, int64_t r_stride, const float* v, int64_t v_stride, int64_t rows,
+          int64_t cols, int64_t k, float* c, int64_t c_rs, int64_t c_cs) {
   for (int64_t i = 0; i < rows; i += 4) {
     const int64_t height = std::min<int64_t>(4, rows - i);
-    for (int64_t j = 0; j < lanes; j += 4)
-      kDots[height - 1][std::min<int64_t>(4, lanes - j) - 1](r + i * r_stride, r_stride,
-                                                             l + j * l_stride, l_stride, k,
-                                                             c + i * c_rs + j * c_ls, c_rs, c_ls);
+    for (int64_t j = 0; j < cols; j += 4)
+      kDots[height - 1][std::min<int64_t>(4, cols - j) - 1](r + i * r_stride, r_stride,
+                                                            v + j * v_stride, v_stride, k,
+                                                            c + i * c_rs + j * c_cs, c_rs, c_cs);
   }
 }
 
 }  // namespace
 
-extern const GemmKernels gemm_table;
-const GemmKernels gemm_table{kVec, kTileLanes, kTileRows, kTallRows, block, dots};
+const GemmKernels gemm_table{kVec, kTileCols, kTileRows, kTallRows, block, dots};
 
 }  // namespace tessera::kernels::TESSERA_ISA

@@ -21,7 +21,7 @@ TESSERA_INLINE u32x16 widen_bits(const uint16_t* p, Mask m) {
 #endif
 
 // How an operand is read: kSteps reduction steps per packed element. `across` gives one packed step
-// of neighbouring lanes, `along` 16 packed steps of one lane, `n` its elements that exist.
+// of neighbouring columns, `along` 16 packed steps of one column, `n` its elements that exist.
 struct ReadF32 {
   using T = float;
   static constexpr int kSteps = 1;
@@ -187,24 +187,24 @@ void turn(const typename R::T* src, int64_t src_ld, float* dst, int64_t dst_ld, 
 }
 
 template <typename R>
-void pack_lanes(const void* from, int64_t l_stride, int64_t k_stride, int64_t lanes, int64_t k,
-                float* dst, int64_t panel) {
+void pack_cols(const void* from, int64_t v_stride, int64_t k_stride, int64_t cols, int64_t k,
+               float* dst, int64_t panel) {
   const auto* src = static_cast<const typename R::T*>(from);
   const int64_t steps = (k + R::kSteps - 1) / R::kSteps;
-  if (l_stride == 1) {
+  if (v_stride == 1) {
     // A few rows at a time over all panels: reads follow the memory, writes stay in runs of some
     // lines.
     constexpr int64_t kRun = 8;
     for (int64_t i0 = 0; i0 < steps; i0 += kRun) {
       const int64_t i1 = std::min(i0 + kRun, steps);
-      for (int64_t lane = 0, p = 0; lane < lanes; lane += kTileLanes, ++p) {
-        const int64_t width = std::min<int64_t>(kTileLanes, lanes - lane);
+      for (int64_t col = 0, p = 0; col < cols; col += kTileCols, ++p) {
+        const int64_t width = std::min<int64_t>(kTileCols, cols - col);
         const int64_t w0 = std::min<int64_t>(kVec, width), w1 = width - w0;
         const Mask m0 = mask_of(w0), m1 = mask_of(w1);
         for (int64_t i = i0; i < i1; ++i) {
           const int64_t at = i * R::kSteps;
-          const auto* s = src + at * k_stride + lane;
-          float* d = dst + p * panel + i * kTileLanes;
+          const auto* s = src + at * k_stride + col;
+          float* d = dst + p * panel + i * kTileCols;
           store_v(d, R::across(s, k_stride, k - at, w0, m0));
           store_v(d + kVec, w1 > 0 ? R::across(s + kVec, k_stride, k - at, w1, m1) : Vec{});
         }
@@ -212,9 +212,8 @@ void pack_lanes(const void* from, int64_t l_stride, int64_t k_stride, int64_t la
     }
     return;
   }
-  for (int64_t lane = 0; lane < lanes;
-       lane += kTileLanes, dst += panel, src += kTileLanes * l_stride) {
-    const int64_t width = std::min<int64_t>(kTileLanes, lanes - lane);
+  for (int64_t col = 0; col < cols; col += kTileCols, dst += panel, src += kTileCols * v_stride) {
+    const int64_t width = std::min<int64_t>(kTileCols, cols - col);
     if (k_stride == 1) {
 #ifdef __AVX512F__
       for (int64_t i = 0; i < steps; i += 16) {
@@ -222,24 +221,24 @@ void pack_lanes(const void* from, int64_t l_stride, int64_t k_stride, int64_t la
 #pragma GCC unroll 1
         for (int half = 0; half < 2; ++half) {
           f32x16 v[16];
-          load_transposed<R>(src + half * 16 * l_stride + at, l_stride, width - half * 16, k - at,
+          load_transposed<R>(src + half * 16 * v_stride + at, v_stride, width - half * 16, k - at,
                              v);
-          float* d = dst + i * kTileLanes + half * 16;
+          float* d = dst + i * kTileCols + half * 16;
 #pragma GCC unroll 16
           for (int c = 0; c < 16; ++c)
-            if (c < depth) store_v(d + c * kTileLanes, v[c]);
+            if (c < depth) store_v(d + c * kTileCols, v[c]);
         }
       }
 #else
-      if (width < kTileLanes) std::fill(dst, dst + steps * kTileLanes, 0.0f);
-      turn<R>(src, l_stride, dst, kTileLanes, width, k);
+      if (width < kTileCols) std::fill(dst, dst + steps * kTileCols, 0.0f);
+      turn<R>(src, v_stride, dst, kTileCols, width, k);
 #endif
     } else {
       for (int64_t i = 0; i < steps; ++i)
-        for (int64_t j = 0; j < kTileLanes; ++j) {
+        for (int64_t j = 0; j < kTileCols; ++j) {
           const int64_t at = i * R::kSteps;
-          dst[i * kTileLanes + j] =
-              j < width ? R::one(src + j * l_stride + at * k_stride, k_stride, k - at) : 0.0f;
+          dst[i * kTileCols + j] =
+              j < width ? R::one(src + j * v_stride + at * k_stride, k_stride, k - at) : 0.0f;
         }
     }
   }
@@ -272,18 +271,17 @@ void pack_rows(const void* from, int64_t r_stride, int64_t k_stride, int64_t row
 }
 
 template <typename R>
-constexpr GemmPack kPack{pack_lanes<R>, pack_rows<R>};
+constexpr GemmPack kPack{pack_cols<R>, pack_rows<R>};
 
 }  // namespace
 
-extern const GemmPacking gemm_packing;
-const GemmPacking gemm_packing{{kPack<ReadF32>, kPack<ReadF16>, kPack<ReadBF16>,
+const PackKernels pack_table{{kPack<ReadF32>, kPack<ReadF16>, kPack<ReadBF16>,
 #ifdef __AVX512F__
-                                kPack<ReadPairs>
+                              kPack<ReadPairs>
 #else
                                 {}
 #endif
-                               },
-                               turn<ReadF32>};
+                             },
+                             turn<ReadF32>};
 
 }  // namespace tessera::kernels::TESSERA_ISA

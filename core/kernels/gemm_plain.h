@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "base/dtype.h"
+#include "kernels/dispatch.h"
 
 namespace tessera::kernels {
 
@@ -18,12 +19,14 @@ struct PlainGemm {
 using PlainGemmFn = void (*)(const PlainGemm&, const void* a, const void* b, void* c, int64_t begin,
                              int64_t end, void* scratch);
 
-// Null for types without products.
-PlainGemmFn plain_gemm(DType dtype);
-int64_t plain_gemm_scratch(const PlainGemm& g);  // bytes of one thread
+// Bytes of one thread: a panel of B of two vectors, and four rows of C beside it.
+inline int64_t plain_gemm_scratch(const PlainGemm& g) {
+  return (g.k + 4) * 128;
+}
 
-struct PlainGemmTable {
-  PlainGemmFn f64, i64, i32, i16, i8;
+struct PlainGemmKernels {
+  PlainGemmFn (*find)(DType);  // null for types without products
 };
+TESSERA_KERNELS(PlainGemmKernels, plain_gemm)
 
 }  // namespace tessera::kernels

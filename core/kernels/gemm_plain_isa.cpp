@@ -33,10 +33,26 @@ void product(const PlainGemm& g, const void* a_, const void* b_, void* c_, int64
   }
 }
 
+PlainGemmFn find(DType dtype) {
+  switch (dtype) {
+    case DType::F64:
+      return product<double>;
+    case DType::I64:
+      return product<uint64_t>;
+    case DType::I32:
+      return product<uint32_t>;
+    case DType::I16:
+      return product<uint16_t>;
+    case DType::I8:
+    case DType::U8:
+      return product<uint16_t, uint8_t>;  // the same bits modulo 2^8
+    default:
+      return nullptr;
+  }
+}
+
 }  // namespace
 
-extern const PlainGemmTable plain_gemm_table;
-const PlainGemmTable plain_gemm_table{product<double>, product<uint64_t>, product<uint32_t>,
-                                      product<uint16_t>, product<uint16_t, uint8_t>};
+const PlainGemmKernels plain_gemm_table{find};
 
 }  // namespace tessera::kernels::TESSERA_ISA

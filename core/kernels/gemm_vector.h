@@ -61,6 +61,6 @@ TESSERA_INLINE Vec fma_v(Vec a, Vec b, Vec c) {
 }
 #endif
 
-constexpr int kTileLanes = 2 * kVec;
+constexpr int kTileCols = 2 * kVec;
 
 }  // namespace tessera::kernels::TESSERA_ISA

@@ -5,6 +5,8 @@
 
 #include <cstdint>
 
+#include "kernels/dispatch.h"
+
 namespace tessera::kernels {
 
 enum class GridMode : uint8_t { kLinear, kNearest, kCubic };  // as ATen numbers them
@@ -22,7 +24,7 @@ struct GridShape {
 };
 
 // Pointers are to one image: x, gx [channels][area], y, gy [channels][points], grid, ggrid
-// [points][axes] with the width first. Only points [begin, end) are looked at.
+// [points][axes] with the width first. Only points [begin, end) are read.
 struct GridKernels {
   void (*forward)(const GridShape& s, const float* x, const float* grid, int64_t channels,
                   int64_t begin, int64_t end, float* y);
@@ -32,7 +34,6 @@ struct GridKernels {
   void (*input_grad)(const GridShape& s, const float* gy, const float* grid, int64_t channels,
                      int64_t begin, int64_t end, float* gx);
 };
-const GridKernels& grid_kernels();
-const GridKernels& grid_kernels_v3();  // for tests on newer processors
+TESSERA_KERNELS(GridKernels, grid)
 
 }  // namespace tessera::kernels

@@ -5,8 +5,6 @@
 
 namespace tessera::kernels::TESSERA_ISA {
 
-extern const GridKernels grid_table;
-
 namespace {
 
 constexpr int kMaxTaps = 16;  // 4 x 4 of a cubic image, 2 x 2 x 2 of a linear volume
@@ -126,7 +124,7 @@ struct Taps {
   f32x16 slope[3][kMaxTaps];  // by the grid's numbers, width first
 };
 
-// Points [0, n) of the grid; lanes behind them have no taps.
+// Points [0, n) of the grid; lanes past them have no taps.
 template <bool kSlopes>
 void find_taps(const GridShape& s, const float* grid, int64_t n, Taps& out) {
   f32x16 number[3] = {};

@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "kernels/dispatch.h"
+
 namespace tessera::kernels {
 
 struct HalfKernels {
@@ -13,6 +15,6 @@ struct HalfKernels {
   void (*narrow_bf16)(const float* from, uint16_t* to, int64_t n);
 };
 
-const HalfKernels& half_kernels();
+TESSERA_KERNELS(HalfKernels, half)
 
 }  // namespace tessera::kernels

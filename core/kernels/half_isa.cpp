@@ -29,7 +29,6 @@ void narrow_bf16(const float* from, uint16_t* to, int64_t n) {
 
 }  // namespace
 
-extern const HalfKernels half_table;
 const HalfKernels half_table{widen_f16, widen_bf16, narrow_f16, narrow_bf16};
 
 }  // namespace tessera::kernels::TESSERA_ISA

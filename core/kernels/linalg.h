@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Dense factorisations of one matrix, in place, in float or double. Matrices are row-major; a row
-// of n elements has room for pitch<T>(n), what lies behind its end may be read and overwritten.
+// of n elements has room for pitch<T>(n), what lies past its end may be read and overwritten.
 // Conventions (pivots, signs of reflectors, what counts as failure) are LAPACK's, so that results
 // are those of eager torch.
 #pragma once
 
 #include <cstdint>
+
+#include "kernels/dispatch.h"
 
 namespace tessera::kernels {
 
@@ -25,7 +27,7 @@ constexpr int64_t qr_work(int64_t m, int64_t n) {
 }
 
 template <typename T>
-struct LinalgFns {
+struct LinalgKernels {
   // Lower triangle of `a` becomes its Cholesky factor; the rest is lost. Returns 0, or the
   // order of the first leading minor that is not positive. `work` has kLinalgBlock rows of n.
   int64_t (*cholesky)(T* a, int64_t lda, int64_t n, T* work);
@@ -46,27 +48,20 @@ struct LinalgFns {
   void (*exponential)(T* a, int64_t lda, int64_t n, T* work);
 };
 
-const LinalgFns<float>& linalg_f32();
-const LinalgFns<double>& linalg_f64();
+TESSERA_KERNELS(LinalgKernels<float>, linalg_f32)
+TESSERA_KERNELS(LinalgKernels<double>, linalg_f64)
 
-// Eigenvalues, ascending, of the symmetric matrix `a` (both triangles filled, destroyed). Unless vt
-// is null, its row i is the vector of value i. `work` has 4 rows of n.
-void eigenvalues(double* a, int64_t lda, int64_t n, double* values, double* vt, int64_t ldv,
-                 double* work);
-
-// Singular values, descending, of `a` with m >= n (destroyed). With `vectors`, row i of ut (n rows
-// of m) and of vt (n rows of n) are the vectors of value i. `work` has 5 rows of m.
-void singular_values(double* a, int64_t lda, int64_t m, int64_t n, double* values, bool vectors,
-                     double* ut, int64_t ldu, double* vt, int64_t ldv, double* work);
-
-using EigenFn = void (*)(double* a, int64_t lda, int64_t n, double* values, double* vt, int64_t ldv,
-                         double* work);
-using SingularFn = void (*)(double* a, int64_t lda, int64_t m, int64_t n, double* values,
-                            bool vectors, double* ut, int64_t ldu, double* vt, int64_t ldv,
-                            double* work);
-struct SpectraFns {
-  EigenFn eigenvalues;
-  SingularFn singular_values;
+struct SpectraKernels {
+  // Eigenvalues, ascending, of the symmetric matrix `a` (both triangles filled, destroyed). Unless
+  // vt is null, its row i is the vector of value i. `work` has 4 rows of n.
+  void (*eigenvalues)(double* a, int64_t lda, int64_t n, double* values, double* vt, int64_t ldv,
+                      double* work);
+  // Singular values, descending, of `a` with m >= n (destroyed). With `vectors`, row i of ut (n
+  // rows of m) and of vt (n rows of n) are the vectors of value i. `work` has 5 rows of m.
+  void (*singular_values)(double* a, int64_t lda, int64_t m, int64_t n, double* values,
+                          bool vectors, double* ut, int64_t ldu, double* vt, int64_t ldv,
+                          double* work);
 };
+TESSERA_KERNELS(SpectraKernels, spectra)
 
 }  // namespace tessera::kernels

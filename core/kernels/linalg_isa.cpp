@@ -218,7 +218,7 @@ void qr(T* a, int64_t lda, int64_t m, int64_t n, T* tau, T* work) {
   const int64_t k = m < n ? m : n, ldv = pitch<T>(kBlock);
   T *t = work + kBlock * pitch<T>(n), *v = t + kBlock * kBlock;
   for (int64_t j = 0; j < k; j += kBlock) {
-    // The panel is factored aside: its rows end where the columns behind it begin.
+    // The panel is factored in a copy: its rows end where the columns to its right begin.
     const int64_t nb = k - j < kBlock ? k - j : kBlock, rows = m - j;
     T* panel = a + j * lda + j;
     for (int64_t i = 0; i < rows; ++i)
@@ -307,11 +307,10 @@ void exponential(T* a, int64_t lda, int64_t n, T* work) {
 
 }  // namespace
 
-extern const LinalgFns<float> linalg_table_f32;
-extern const LinalgFns<double> linalg_table_f64;
-const LinalgFns<float> linalg_table_f32{cholesky<float>, lu<float>,      solve_lower<float, float>,
-                                        qr<float>,       apply_q<float>, exponential<float>};
-const LinalgFns<double> linalg_table_f64{
+const LinalgKernels<float> linalg_f32_table{
+    cholesky<float>, lu<float>,      solve_lower<float, float>,
+    qr<float>,       apply_q<float>, exponential<float>};
+const LinalgKernels<double> linalg_f64_table{
     cholesky<double>, lu<double>,      solve_lower<double, float>,
     qr<double>,       apply_q<double>, exponential<double>};
 

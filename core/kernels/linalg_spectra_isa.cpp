@@ -79,7 +79,7 @@ TESSERA_INLINE void fill(double* x, int64_t n, double value) {
   for (int64_t i = 0; i < n; ++i) x[i] = value;
 }
 
-// Place of the largest of sign * x.
+// Index of the largest of sign * x.
 TESSERA_INLINE int64_t top(const double* x, int64_t n, double sign) {
   int64_t best = 0;
   for (int64_t i = 1; i < n; ++i)
@@ -332,7 +332,6 @@ void singular_values(double* a, int64_t lda, int64_t m, int64_t n, double* value
 
 }  // namespace
 
-extern const SpectraFns spectra_table;
-const SpectraFns spectra_table{eigenvalues, singular_values};
+const SpectraKernels spectra_table{eigenvalues, singular_values};
 
 }  // namespace tessera::kernels::TESSERA_ISA

@@ -6,6 +6,8 @@
 
 #include <cstdint>
 
+#include "kernels/dispatch.h"
+
 namespace tessera::kernels {
 
 // Positions of a strided walk: `outer` times `inner`; each tensor has its own steps.
@@ -16,14 +18,18 @@ struct WalkStep {
   int64_t outer = 0, inner = 0;
 };
 
-struct NormKernels {
-  // Layer norm of `rows` contiguous rows of `len`; w and b may be null.
-  void (*layer)(const float* x, const float* w, const float* b, float* y, float* mean, float* rstd,
-                int64_t rows, int64_t len, float eps);
+struct LayerNormKernels {
+  // `rows` contiguous rows of `len`; w and b may be null.
+  void (*forward)(const float* x, const float* w, const float* b, float* y, float* mean,
+                  float* rstd, int64_t rows, int64_t len, float eps);
   // Adds the rows' share to dw and db (both may be null, as may dx and w).
-  void (*layer_grad)(const float* g, const float* x, const float* mean, const float* rstd,
-                     const float* w, float* dx, float* dw, float* db, int64_t rows, int64_t len);
+  void (*backward)(const float* g, const float* x, const float* mean, const float* rstd,
+                   const float* w, float* dx, float* dw, float* db, int64_t rows, int64_t len);
+};
+TESSERA_KERNELS(LayerNormKernels, layer_norm)
 
+// Of group and batch norm.
+struct NormKernels {
   // Rows of `len` contiguous elements, `step` apart.
   void (*row_moments)(const float* x, int64_t rows, int64_t step, int64_t len, float* mean,
                       float* var);
@@ -49,7 +55,6 @@ struct NormKernels {
                     WalkStep ds, Walk walk, int lanes, const float* p, const float* q,
                     const float* mean, const float* r);
 };
-
-const NormKernels& norm_kernels();
+TESSERA_KERNELS(NormKernels, norm)
 
 }  // namespace tessera::kernels

@@ -1,28 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Windows of pooling, and the choice of its instruction set.
+// Windows of pooling.
 #include "kernels/pool.h"
 
 #include <algorithm>
 
-#include "kernels/isa.h"
-
 namespace tessera::kernels {
-
-namespace v3 {
-extern const PoolKernels pool_table;
-}
-namespace v4 {
-extern const PoolKernels pool_table;
-}
-
-const PoolKernels& pool_kernels() {
-  static const PoolKernels& t = cpu_has_avx512() ? v4::pool_table : v3::pool_table;
-  return t;
-}
-
-const PoolKernels& pool_kernels_v3() {
-  return v3::pool_table;
-}
 
 namespace {
 

@@ -9,6 +9,8 @@
 #include <span>
 #include <vector>
 
+#include "kernels/dispatch.h"
+
 namespace tessera::kernels {
 
 // What one output position of one axis reads: `count` inputs from `begin`, `step` apart. `size` is
@@ -59,7 +61,7 @@ struct PoolRows {
     int32_t first = 0, count = 0;  // in `taps`
     int64_t size = 1;              // as PoolWindow
     float inverse = 1.0f;
-    bool adjacent = false;  // the input rows lie behind each other
+    bool adjacent = false;  // the input rows are consecutive
   };
   int64_t in = 1, out = 1;
   std::vector<Window> windows;
@@ -111,7 +113,6 @@ struct PoolKernels {
   void (*avg_grad_row_flat)(const PoolRows& h, const PoolAxis& w, int64_t ih, int64_t divisor,
                             PoolPlane<const float> gy, PoolPlane<float> gx);
 };
-const PoolKernels& pool_kernels();
-const PoolKernels& pool_kernels_v3();  // for tests on newer processors
+TESSERA_KERNELS(PoolKernels, pool)
 
 }  // namespace tessera::kernels

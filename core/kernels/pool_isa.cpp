@@ -9,8 +9,6 @@
 
 namespace tessera::kernels::TESSERA_ISA {
 
-extern const PoolKernels pool_table;
-
 namespace {
 
 typedef int32_t i32x8 __attribute__((vector_size(32)));
@@ -271,7 +269,7 @@ struct Columns {
       last = std::max<int64_t>(last, run.begin + (run.last - run.first - 1) * run.step + 1);
     }
   }
-  // Windows of several rows are pooled by columns first: each input is looked at once or twice, not
+  // Windows of several rows are pooled by columns first: each input is read once or twice, not
   // as often as windows overlap.
   bool worth(int32_t rows) const { return rows > 2 && last - first <= kPoolSpan; }
 };
@@ -343,7 +341,7 @@ void max_halves(const int32_t* rows, int32_t row_count, PoolPlane<const float> x
   });
 }
 
-// A row of maxima whose places nobody asks for.
+// A row of maxima whose indices nobody asks for.
 void max_row_plain(const PoolAxis& w, const int32_t* rows, int32_t row_count,
                    PoolPlane<const float> x, float* y) {
   if (is_halving(w)) return max_halves(rows, row_count, x, w.out, y);

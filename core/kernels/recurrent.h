@@ -6,6 +6,8 @@
 
 #include <cstdint>
 
+#include "kernels/dispatch.h"
+
 namespace tessera::kernels {
 
 enum class Cell { kLstm, kGru, kTanh, kRelu };
@@ -25,7 +27,7 @@ struct CellForward {
   float* c = nullptr;  // LSTM: new cell; may be `state`
   float* h = nullptr;
   int64_t c_row = 0, h_row = 0;
-  float* copy = nullptr;  // a second place for h, if not null
+  float* copy = nullptr;  // where h is also written, if not null
   int64_t copy_row = 0;
 };
 
@@ -54,6 +56,6 @@ struct RecurrentKernels {
   void (*forward[4])(const CellForward&);  // by Cell
   void (*backward[4])(const CellBackward&);
 };
-const RecurrentKernels& recurrent_kernels();
+TESSERA_KERNELS(RecurrentKernels, recurrent)
 
 }  // namespace tessera::kernels

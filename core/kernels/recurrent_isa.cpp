@@ -187,7 +187,6 @@ void plain_backward(const CellBackward& s) {
 
 }  // namespace
 
-extern const RecurrentKernels recurrent_table;
 const RecurrentKernels recurrent_table{
     {lstm_forward, gru_forward, plain_forward<false>, plain_forward<true>},
     {lstm_backward, gru_backward, plain_backward<false>, plain_backward<true>}};

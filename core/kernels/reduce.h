@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "base/dtype.h"
+#include "kernels/dispatch.h"
 
 namespace tessera::kernels {
 
@@ -42,12 +43,10 @@ struct ArgFns {
 constexpr int64_t kArgWidth = 256;
 
 // Null for an element type without kernels: f32, f64, bool and the integers have them.
-const ReduceFns* reduce_fns(ReduceKind kind, DType dtype);
-const ArgFns* arg_fns(DType dtype);
-
-struct ReduceTable {
-  const ReduceFns* (*reduce)(ReduceKind, DType);
-  const ArgFns* (*arg)(DType);
+struct ReduceKernels {
+  const ReduceFns* (*find)(ReduceKind, DType);
+  const ArgFns* (*find_arg)(DType);
 };
+TESSERA_KERNELS(ReduceKernels, reduce)
 
 }  // namespace tessera::kernels

@@ -368,7 +368,6 @@ const ArgFns* find_arg(DType dtype) {
 
 }  // namespace
 
-extern const ReduceTable reduce_table;
-const ReduceTable reduce_table{find_reduce, find_arg};
+const ReduceKernels reduce_table{find_reduce, find_arg};
 
 }  // namespace tessera::kernels::TESSERA_ISA

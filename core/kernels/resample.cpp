@@ -1,31 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// The taps of each resampling mode, and the choice of its instruction set. Positions are computed
-// in f32, because ATen does so and a nearest neighbour depends on the last bit.
+// The taps of each resampling mode. Positions are computed in f32, because ATen does so and a
+// nearest neighbour depends on the last bit.
 #include "kernels/resample.h"
 
 #include <algorithm>
 #include <cmath>
 
 #include "base/error.h"
-#include "kernels/isa.h"
 
 namespace tessera::kernels {
-
-namespace v3 {
-extern const ResampleKernels resample_table;
-}
-namespace v4 {
-extern const ResampleKernels resample_table;
-}
-
-const ResampleKernels& resample_kernels() {
-  static const ResampleKernels& t = cpu_has_avx512() ? v4::resample_table : v3::resample_table;
-  return t;
-}
-
-const ResampleKernels& resample_kernels_v3() {
-  return v3::resample_table;
-}
 
 void AxisMap::add(int64_t from, float w) {
   for (size_t t = begin.back(); t < index.size(); ++t)
@@ -70,11 +53,11 @@ MapMode map_mode(std::string_view text) {
   throw UserError(fmt::format("[resample] no mode \"{}\"", text));
 }
 
+namespace {
+
 bool is_padding(MapMode mode) {
   return mode >= MapMode::kReflect;
 }
-
-namespace {
 
 // Inputs per output.
 float step_of(int64_t in, int64_t out, bool align_corners, double factor) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/dtype.h"
+#include "kernels/dispatch.h"
 
 namespace tessera::kernels {
 
@@ -40,7 +41,6 @@ enum class MapMode : uint8_t {
 // `text` is nearest, nearest-exact, linear, cubic, linear-aa, cubic-aa, reflect, replicate or
 // circular; throws for others.
 MapMode map_mode(std::string_view text);
-bool is_padding(MapMode mode);
 // `number` is the factor the user gave (0: none), for paddings the inputs added below. `gradient`
 // asks for the map whose transpose is ATen's gradient.
 AxisMap axis_map(MapMode mode, int64_t in, int64_t out, bool align_corners, double number,
@@ -73,14 +73,13 @@ struct ResampleKernels {
   // to[i] = sum of weight[t] * x[offset[t] + i], i < n; x of type f32, f16 or bf16.
   void (*add_rows)(DType type, const void* x, const int64_t* offset, const float* weight, int taps,
                    int64_t n, float* to);
-  // Rows along the contiguous last axis: row r is read from rows + offset[r] and written to the
-  // place `plan.out` elements behind the one before.
+  // Rows along the contiguous last axis: row r is read from rows + offset[r] and written
+  // `plan.out` elements after the row before.
   void (*spread)(DType type, const RowPlan& plan, const float* rows, const int64_t* offset,
                  int64_t count, void* to);
   // One row whose pixels are `inner` contiguous elements.
   void (*spread_inner)(DType type, const AxisMap& map, const float* row, int64_t inner, void* to);
 };
-const ResampleKernels& resample_kernels();
-const ResampleKernels& resample_kernels_v3();  // for tests on newer processors
+TESSERA_KERNELS(ResampleKernels, resample)
 
 }  // namespace tessera::kernels

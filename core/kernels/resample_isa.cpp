@@ -7,8 +7,6 @@
 
 namespace tessera::kernels::TESSERA_ISA {
 
-extern const ResampleKernels resample_table;
-
 namespace {
 
 // Element types as loads and stores of f32 lanes.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Scans. Rows without gaps are scanned a vector at a time: within the vector by shifting it over
-// itself, then all of it from the carry. Other rows element by element, lanes by plain loops.
+// itself, then all of it from the carry. Other rows element by element, columns by plain loops.
 #include "kernels/scan.h"
 #include "kernels/simd.h"
 
@@ -85,14 +85,14 @@ TESSERA_INLINE A* values(ScanCarry* c) {
 }
 
 template <ScanKind kind, typename A>
-void fold_init(ScanCarry* carry, int64_t lanes) {
-  for (int64_t w = 0; w < lanes; ++w) values<A>(carry)[w] = Fold<kind, A>::identity();
+void fold_init(ScanCarry* carry, int64_t columns) {
+  for (int64_t w = 0; w < columns; ++w) values<A>(carry)[w] = Fold<kind, A>::identity();
 }
 
 template <ScanKind kind, typename A>
-void fold_join(ScanCarry* carry, const ScanCarry* before, int64_t lanes) {
+void fold_join(ScanCarry* carry, const ScanCarry* before, int64_t columns) {
   const A* b = reinterpret_cast<const A*>(before->value);
-  for (int64_t w = 0; w < lanes; ++w)
+  for (int64_t w = 0; w < columns; ++w)
     values<A>(carry)[w] = Fold<kind, A>::apply(b[w], values<A>(carry)[w]);
 }
 
@@ -126,18 +126,18 @@ void fold_row_any(const ScanPiece& p, ScanCarry* carry) {
 }
 
 template <ScanKind kind, typename T, typename A>
-void fold_lanes(const ScanPiece& p, ScanCarry* carry) {
+void fold_columns(const ScanPiece& p, ScanCarry* carry) {
   A* __restrict__ acc = values<A>(carry);
   for (int64_t i = 0; i < p.len; ++i) {
     const T* x = static_cast<const T*>(p.x) + i * p.x_step;
     if (!p.y) {
-      for (int64_t w = 0; w < p.lanes; ++w)
+      for (int64_t w = 0; w < p.columns; ++w)
         acc[w] = Fold<kind, A>::apply(acc[w], static_cast<A>(x[w]));
       continue;
     }
     T* y = static_cast<T*>(p.y) + i * p.y_step;
 #pragma GCC ivdep
-    for (int64_t w = 0; w < p.lanes; ++w) {
+    for (int64_t w = 0; w < p.columns; ++w) {
       const A v = Fold<kind, A>::apply(acc[w], static_cast<A>(x[w]));
       acc[w] = v;
       y[w] = static_cast<T>(v);
@@ -193,7 +193,7 @@ TESSERA_INLINE D log_d(D x) {
   return e * 6.93147180559945286227e-1 + 2.0 * (f + f * z * p);
 }
 
-// Takes one more element per lane. A clamped exponent covers the infinities; NaN stays.
+// Takes one more element per column. A clamped exponent covers the infinities; NaN stays.
 TESSERA_INLINE void take_exp(D x, D& m, D& s) {
   const L below = x <= m;
   D t = x - m;
@@ -210,17 +210,17 @@ TESSERA_INLINE double* scales(ScanCarry* c) {
   return reinterpret_cast<double*>(c->other);
 }
 
-void exp_init(ScanCarry* carry, int64_t lanes) {
-  for (int64_t w = 0; w < lanes; ++w) {
+void exp_init(ScanCarry* carry, int64_t columns) {
+  for (int64_t w = 0; w < columns; ++w) {
     values<double>(carry)[w] = -__builtin_inf();
     scales(carry)[w] = 0;
   }
 }
 
-void exp_join(ScanCarry* carry, const ScanCarry* before, int64_t lanes) {
+void exp_join(ScanCarry* carry, const ScanCarry* before, int64_t columns) {
   const auto* bm = reinterpret_cast<const double*>(before->value);
   const auto* bs = reinterpret_cast<const double*>(before->other);
-  for (int64_t w = 0; w < lanes; ++w) {
+  for (int64_t w = 0; w < columns; ++w) {
     double &m = values<double>(carry)[w], &s = scales(carry)[w];
     const double gap = bm[w] < m ? bm[w] - m : m - bm[w];  // not above 0 unless a NaN is there
     const double e = bm[w] == m ? 1.0 : gap > -700.0 ? exp_d(D{} + gap)[0] : 0.0;
@@ -278,12 +278,12 @@ void exp_row_any(const ScanPiece& p, ScanCarry* carry) {
 }
 
 template <typename T>
-void exp_lanes(const ScanPiece& p, ScanCarry* carry) {
+void exp_columns(const ScanPiece& p, ScanCarry* carry) {
   for (int64_t i = 0; i < p.len; ++i) {
     const T* x = static_cast<const T*>(p.x) + i * p.x_step;
     T* y = p.y ? static_cast<T*>(p.y) + i * p.y_step : nullptr;
-    for (int64_t w = 0; w < p.lanes; w += kWide) {
-      const int64_t n = p.lanes - w < kWide ? p.lanes - w : kWide;
+    for (int64_t w = 0; w < p.columns; w += kWide) {
+      const int64_t n = p.columns - w < kWide ? p.columns - w : kWide;
       D v{}, m, s;
       if (n == kWide)
         v = load_row<double>(x + w, 1, 0);
@@ -313,15 +313,15 @@ TESSERA_INLINE bool takes(T x, T best) {
 }
 
 template <typename T>
-void extreme_init(ScanCarry* carry, int64_t lanes) {
-  for (int64_t w = 0; w < lanes; ++w) carry->other[w] = -1;  // nothing yet
+void extreme_init(ScanCarry* carry, int64_t columns) {
+  for (int64_t w = 0; w < columns; ++w) carry->other[w] = -1;  // nothing yet
 }
 
 template <ScanKind kind, typename T>
-void extreme_join(ScanCarry* carry, const ScanCarry* before, int64_t lanes) {
+void extreme_join(ScanCarry* carry, const ScanCarry* before, int64_t columns) {
   T* v = values<T>(carry);
   const T* b = reinterpret_cast<const T*>(before->value);
-  for (int64_t w = 0; w < lanes; ++w) {
+  for (int64_t w = 0; w < columns; ++w) {
     if (before->other[w] < 0 || (carry->other[w] >= 0 && takes<kind>(v[w], b[w]))) continue;
     v[w] = b[w];
     carry->other[w] = before->other[w];
@@ -375,28 +375,28 @@ void extreme_row_any(const ScanPiece& p, ScanCarry* carry) {
 }
 
 template <ScanKind kind, typename T>
-void extreme_lanes(const ScanPiece& p, ScanCarry* carry) {
+void extreme_columns(const ScanPiece& p, ScanCarry* carry) {
   T* __restrict__ best = values<T>(carry);
   int64_t* __restrict__ at = carry->other;
   if (p.len > 0)
-    for (int64_t w = 0; w < p.lanes; ++w)
+    for (int64_t w = 0; w < p.columns; ++w)
       if (at[w] < 0) {
         best[w] = static_cast<const T*>(p.x)[w];
         at[w] = p.first;
       }
   for (int64_t i = 0; i < p.len; ++i) {
     const T* x = static_cast<const T*>(p.x) + i * p.x_step;
-    const int64_t place = p.first + i;
+    const int64_t index = p.first + i;
 #pragma GCC ivdep
-    for (int64_t w = 0; w < p.lanes; ++w) {
+    for (int64_t w = 0; w < p.columns; ++w) {
       const T v = x[w];
       const bool take = takes<kind>(v, best[w]);
-      at[w] = take ? place : at[w];
+      at[w] = take ? index : at[w];
       best[w] = take ? v : best[w];
     }
     if (!p.y) continue;
-    std::memcpy(static_cast<T*>(p.y) + i * p.y_step, best, p.lanes * sizeof(T));
-    std::memcpy(p.index + i * p.index_step, at, p.lanes * sizeof(int64_t));
+    std::memcpy(static_cast<T*>(p.y) + i * p.y_step, best, p.columns * sizeof(T));
+    std::memcpy(p.index + i * p.index_step, at, p.columns * sizeof(int64_t));
   }
 }
 
@@ -434,14 +434,14 @@ const ScanFns* fold_fns() {
   // right.
   constexpr bool cut = kind == ScanKind::kSum || A(0.5) == A(0);
   static const ScanFns fns{fold_init<kind, A>, fold_row_any<kind, T, A>, fold_rows<kind, T, A>,
-                           fold_lanes<kind, T, A>, cut ? fold_join<kind, A> : nullptr};
+                           fold_columns<kind, T, A>, cut ? fold_join<kind, A> : nullptr};
   return &fns;
 }
 
 template <ScanKind kind, typename T>
 const ScanFns* extreme_fns() {
   static const ScanFns fns{extreme_init<T>, extreme_row_any<kind, T>, extreme_rows<kind, T>,
-                           extreme_lanes<kind, T>, extreme_join<kind, T>};
+                           extreme_columns<kind, T>, extreme_join<kind, T>};
   return &fns;
 }
 
@@ -458,7 +458,7 @@ const ScanFns* fns_of(ScanKind kind) {
       return extreme_fns<ScanKind::kMin, T>();
     default:
       if constexpr (T(0.5) != T(0)) {
-        static const ScanFns fns{exp_init, exp_row_any<T>, exp_rows<T>, exp_lanes<T>, exp_join};
+        static const ScanFns fns{exp_init, exp_row_any<T>, exp_rows<T>, exp_columns<T>, exp_join};
         return &fns;
       }
       return nullptr;
@@ -489,7 +489,6 @@ const ScanFns* find(ScanKind kind, DType dtype) {
 
 }  // namespace
 
-extern const ScanTable scan_table;
-const ScanTable scan_table{find};
+const ScanKernels scan_table{find};
 
 }  // namespace tessera::kernels::TESSERA_ISA

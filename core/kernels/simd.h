@@ -10,14 +10,10 @@
 #include <cstdint>
 #include <cstring>
 
-#ifndef TESSERA_ISA
-#define TESSERA_ISA v3
-#endif
+#include "kernels/dispatch.h"
 
 // 64-byte vectors only ever pass between inlined functions; their ABI does not matter.
 #pragma GCC diagnostic ignored "-Wpsabi"
-
-#define TESSERA_INLINE inline __attribute__((always_inline))
 
 namespace tessera::kernels::TESSERA_ISA {
 
@@ -38,20 +34,12 @@ TESSERA_INLINE f32x16 broadcast(float x) {
 TESSERA_INLINE i32x16 broadcast_i(int32_t x) {
   return i32x16{} + x;
 }
-TESSERA_INLINE u32x16 broadcast_u(uint32_t x) {
-  return u32x16{} + x;
-}
 TESSERA_INLINE i32x16 iota_i() {
   return i32x16{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 }
 
 TESSERA_INLINE f32x16 load(const float* p) {
   f32x16 v;
-  std::memcpy(&v, p, sizeof v);
-  return v;
-}
-TESSERA_INLINE i32x16 load_i(const int32_t* p) {
-  i32x16 v;
   std::memcpy(&v, p, sizeof v);
   return v;
 }
@@ -112,9 +100,6 @@ TESSERA_INLINE f32x16 min(f32x16 a, f32x16 b) {
 TESSERA_INLINE f32x16 max_nan(f32x16 a, f32x16 b) {
   return (a > b) | (a != a) ? a : b;
 }
-TESSERA_INLINE f32x16 min_nan(f32x16 a, f32x16 b) {
-  return (a < b) | (a != a) ? a : b;
-}
 TESSERA_INLINE f32x16 abs(f32x16 a) {
   return reinterpret_cast<f32x16>(reinterpret_cast<i32x16>(a) & 0x7fffffff);
 }
@@ -161,9 +146,6 @@ TESSERA_INLINE float horizontal_max(f32x16 v) {
   f32x4 b = l > h ? l : h;
   float x = b[0] > b[2] ? b[0] : b[2], y = b[1] > b[3] ? b[1] : b[3];
   return x > y ? x : y;
-}
-TESSERA_INLINE float horizontal_min(f32x16 v) {
-  return -horizontal_max(-v);
 }
 
 // 2^n * x for whole n, with gradual underflow.

@@ -5,6 +5,8 @@
 
 #include <cstdint>
 
+#include "kernels/dispatch.h"
+
 namespace tessera::kernels {
 
 struct SoftmaxKernels {
@@ -14,12 +16,12 @@ struct SoftmaxKernels {
   void (*rows_grad)(const float* g, const float* y, float* dx, int64_t rows, int64_t g_step,
                     int64_t y_step, int64_t dx_step, int64_t len, bool log);
   // `width` contiguous neighbours, each a softmax over `len` elements `x_step` (`y_step`) apart.
-  void (*lanes)(const float* x, float* y, int64_t len, int64_t x_step, int64_t y_step,
-                int64_t width, bool log);
-  void (*lanes_grad)(const float* g, const float* y, float* dx, int64_t len, int64_t g_step,
-                     int64_t y_step, int64_t dx_step, int64_t width, bool log);
+  void (*columns)(const float* x, float* y, int64_t len, int64_t x_step, int64_t y_step,
+                  int64_t width, bool log);
+  void (*columns_grad)(const float* g, const float* y, float* dx, int64_t len, int64_t g_step,
+                       int64_t y_step, int64_t dx_step, int64_t width, bool log);
 };
 
-const SoftmaxKernels& softmax_kernels();
+TESSERA_KERNELS(SoftmaxKernels, softmax)
 
 }  // namespace tessera::kernels

@@ -166,8 +166,8 @@ void softmax_block(const float* x, float* y, int64_t len, int64_t x_step, int64_
   }
 }
 
-void softmax_lanes(const float* x, float* y, int64_t len, int64_t x_step, int64_t y_step,
-                   int64_t width, bool log) {
+void softmax_columns(const float* x, float* y, int64_t len, int64_t x_step, int64_t y_step,
+                     int64_t width, bool log) {
   int64_t w = 0;
   for (; w + 16 <= width; w += 16) softmax_block<true>(x + w, y + w, len, x_step, y_step, 16, log);
   if (w < width) softmax_block<false>(x + w, y + w, len, x_step, y_step, width - w, log);
@@ -193,8 +193,8 @@ void softmax_block_grad(const float* g, const float* y, float* dx, int64_t len, 
   }
 }
 
-void softmax_lanes_grad(const float* g, const float* y, float* dx, int64_t len, int64_t g_step,
-                        int64_t y_step, int64_t dx_step, int64_t width, bool log) {
+void softmax_columns_grad(const float* g, const float* y, float* dx, int64_t len, int64_t g_step,
+                          int64_t y_step, int64_t dx_step, int64_t width, bool log) {
   int64_t w = 0;
   for (; w + 16 <= width; w += 16)
     softmax_block_grad<true>(g + w, y + w, dx + w, len, g_step, y_step, dx_step, 16, log);
@@ -204,8 +204,7 @@ void softmax_lanes_grad(const float* g, const float* y, float* dx, int64_t len, 
 
 }  // namespace
 
-extern const SoftmaxKernels softmax_table;
-const SoftmaxKernels softmax_table{softmax_rows, softmax_rows_grad, softmax_lanes,
-                                   softmax_lanes_grad};
+const SoftmaxKernels softmax_table{softmax_rows, softmax_rows_grad, softmax_columns,
+                                   softmax_columns_grad};
 
 }  // namespace tessera::kernels::TESSERA_ISA

@@ -79,20 +79,20 @@ struct WidePair {
   }
 };
 
-// Key above place in one number, if both fit.
+// Key above index in one number, if both fit.
 template <typename K>
 struct Pairs {
   using P = uint64_t;
   static P make(K key, int64_t at) { return uint64_t(key) << 32 | uint32_t(at); }
   static K key(P p) { return K(p >> 32); }
-  static int64_t place(P p) { return uint32_t(p); }
+  static int64_t index(P p) { return uint32_t(p); }
 };
 template <>
 struct Pairs<uint64_t> {
   using P = WidePair;
   static P make(uint64_t key, int64_t at) { return {key, at}; }
   static uint64_t key(const P& p) { return p.key_bits; }
-  static int64_t place(const P& p) { return p.at; }
+  static int64_t index(const P& p) { return p.at; }
 };
 
 template <typename T>
@@ -107,7 +107,7 @@ struct Sorter {
     return K(k ^ (r.descending ? K(~K(0)) : K(0)));
   }
 
-  // f(place, key) for all elements; keys are made in blocks, which the compiler vectorises.
+  // f(index, key) for all elements; keys are made in blocks, which the compiler vectorises.
   template <typename F>
   static void for_keys(const SortRow& r, F f) {
     constexpr int64_t kBlock = 256;
@@ -150,7 +150,7 @@ struct Sorter {
     }
   }
 
-  // Each pair to the place that the number of smaller ones gives: no branches, wide comparisons.
+  // Each pair to the position that the number of smaller ones gives: no branches, wide comparisons.
   static constexpr int64_t kShort = 64;
   static P* sort_short(P* p, P* q, int64_t n) {
     if constexpr (std::is_same_v<P, uint64_t>) {
@@ -190,7 +190,8 @@ struct Sorter {
     return p;
   }
 
-  // The k-th smallest (from 0) to its place, smaller ones before it. Partitions without branches.
+  // The k-th smallest (from 0) to its sorted position, smaller ones before it. Partitions without
+  // branches.
   static void nth(P* p, int64_t n, int64_t k) {
     int64_t lo = 0, hi = n;
     int rounds = 2 * std::bit_width(static_cast<uint64_t>(n));
@@ -228,7 +229,7 @@ struct Sorter {
       std::sort(p, p + k);
   }
 
-  // Calls f(place) for the elements from i on that may have a key below the limit, as long as f
+  // Calls f(index) for the elements from i on that may have a key below the limit, as long as f
   // leaves the limit as it is; returns where to go on. Halves are told by keys, other types by
   // value, which needs no conversion; NaN always may.
   template <typename F>
@@ -329,8 +330,8 @@ struct Sorter {
     return n;
   }
 
-  static int64_t place(const void* pairs, int64_t i) {
-    return Q::place(static_cast<const P*>(pairs)[i]);
+  static int64_t index_of(const void* pairs, int64_t i) {
+    return Q::index(static_cast<const P*>(pairs)[i]);
   }
   static int64_t run(const void* pairs, int64_t n) {
     const P* p = static_cast<const P*>(pairs);
@@ -346,9 +347,9 @@ struct Sorter {
     T* out = reinterpret_cast<T*>(y);
     for (int64_t i = 0; i < n; ++i) {
       const K key = r.descending ? K(~Q::key(p[i])) : Q::key(p[i]);
-      out[i * y_step] = O::lossy(key) ? reinterpret_cast<const T*>(r.x)[Q::place(p[i]) * r.step]
+      out[i * y_step] = O::lossy(key) ? reinterpret_cast<const T*>(r.x)[Q::index(p[i]) * r.step]
                                       : O::element(key);
-      index[i * index_step] = Q::place(p[i]);
+      index[i * index_step] = Q::index(p[i]);
     }
   }
 
@@ -357,7 +358,7 @@ struct Sorter {
                                 count,     spread,
                                 front,     best,
                                 coarse,    of_bin,
-                                nans,      place,
+                                nans,      index_of,
                                 run,       store};
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ordering of rows by keys: an element becomes an unsigned number of the same order, paired with
-// its place. Equal elements stay in order, NaN is the largest, -0 equals 0. Pairs are distinct, so
+// its index. Equal elements stay in order, NaN is the largest, -0 equals 0. Pairs are distinct, so
 // the result of any method is the same.
 #pragma once
 
@@ -13,7 +13,7 @@ namespace tessera::kernels {
 
 constexpr int kSortBins = 256;  // per digit of a key
 
-// One row of elements: x[i * step], i < n, the first of which has place `first` in the whole row.
+// One row of elements: x[i * step], i < n, the first of which has index `first` in the whole row.
 struct SortRow {
   const std::byte* x;
   int64_t step, n, first;
@@ -24,13 +24,14 @@ struct SortFns {
   int64_t pair;  // bytes of a pair
   int digits;    // of a key
   void (*load)(const SortRow& row, void* pairs);
-  // Sorts n pairs that are in the order of their places, with the help of as much other memory;
+  // Sorts n pairs that are in the order of their indices, with the help of as much other memory;
   // returns which of both has the result.
   void* (*sort)(void* pairs, void* other, int64_t n);
   // The parts of one pass over a digit (0 is the lowest), for threads that share a row.
   void (*count)(const void* pairs, int64_t n, int digit, int64_t* bins);
   void (*spread)(const void* pairs, int64_t n, int digit, int64_t* starts, void* other);
-  // Moves the k smallest pairs to the front, the k-th to its place, all in order if asked. k <= n.
+  // Moves the k smallest pairs to the front, the k-th to its sorted position, all in order if
+  // asked. k <= n.
   void (*front)(void* pairs, int64_t n, int64_t k, bool ordered);
   // Leaves the min(k, n) smallest pairs of a row in `pairs`, which has room for best_room(k);
   // returns their number.
@@ -40,10 +41,10 @@ struct SortFns {
   // Appends the pairs of the row that are in one coarse bin; returns their number.
   int64_t (*of_bin)(const SortRow& row, int64_t bin, void* pairs);
   int64_t (*nans)(const SortRow& row);
-  // Place of a pair, and how many pairs from the first on have elements that compare equal.
-  int64_t (*place)(const void* pairs, int64_t i);
+  // Index of a pair, and how many pairs from the first on have elements that compare equal.
+  int64_t (*index_of)(const void* pairs, int64_t i);
   int64_t (*run)(const void* pairs, int64_t n);
-  // y[i * y_step] = element of pair i, index[i * index_step] = its place. `row` is the whole row.
+  // y[i * y_step] = element of pair i, index[i * index_step] = its index. `row` is the whole row.
   void (*store)(const void* pairs, int64_t n, const SortRow& row, std::byte* y, int64_t y_step,
                 int64_t* index, int64_t index_step);
 };

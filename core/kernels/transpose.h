@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/dispatch.h"
+
 namespace tessera::kernels {
 
 // to[r * 16 + c] = element r of the line at from + c * stride (bytes), for r < rows and c <
@@ -17,7 +19,7 @@ using TransposeTile = void (*)(const std::byte* from, int64_t stride, int64_t co
 struct TransposeKernels {
   TransposeTile bytes1, bytes2, bytes4, bytes8;
 };
-const TransposeKernels& transpose_kernels();
+TESSERA_KERNELS(TransposeKernels, transpose)
 
 inline TransposeTile transpose_tile(int64_t element_bytes) {
   const TransposeKernels& k = transpose_kernels();

@@ -145,7 +145,6 @@ void transpose8(const std::byte* from, int64_t stride, int64_t columns, int64_t 
 
 }  // namespace
 
-extern const TransposeKernels transpose_table;
 const TransposeKernels transpose_table{transpose1, transpose2, transpose4, transpose8};
 
 }  // namespace tessera::kernels::TESSERA_ISA

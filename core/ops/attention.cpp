@@ -92,7 +92,7 @@ class AttentionKernel : public Kernel {
 
   int64_t heads() const { return s_.batch * s_.heads; }
 
-  // Place of a head of a tensor [batch, heads, tokens, depth] or [batch, heads, tokens].
+  // Offset of a head in a tensor [batch, heads, tokens, depth] or [batch, heads, tokens].
   int64_t head_at(const TensorRef& t, int64_t head) const {
     return head / s_.heads * t.strides[0] + head % s_.heads * t.strides[1];
   }
@@ -284,7 +284,7 @@ std::vector<TensorType> infer_attention(const Graph& g, const Node& n) {
   const Sizes s = sizes_of(n.op, q.shape, k.shape, v.shape);
   const Dims out{s.batch, s.heads, s.queries, s.value_depth}, lse{s.batch, s.heads, s.queries};
   const Positions& at = positions(n.op);
-  if (const ValueId mask = n.arg_value(at.mask); mask != kNoValue) {
+  if (const ValueId mask = n.arg_value_or_none(at.mask); mask != kNoValue) {
     const TensorType& m = g.type(mask);
     user_check(m.dtype == DType::Bool || m.dtype == q.dtype || m.dtype == DType::F32,
                "{}: a mask of type {}", op_text(n.op), name_of(m.dtype));
@@ -293,7 +293,7 @@ std::vector<TensorType> infer_attention(const Graph& g, const Node& n) {
   }
   const double p = n.args.real_or(at.stream + 1, 0);
   user_check(p >= 0 && p <= 1, "{}: dropout with probability {}", op_text(n.op), p);
-  const ValueId key = n.arg_value(at.key);
+  const ValueId key = n.arg_value_or_none(at.key);
   user_check(key == kNoValue ? p == 0 : g.type(key).same_logical({DType::I64, {2}, {}}),
              "{}: dropout needs a key of type i64[2]", op_text(n.op));
   if (n.op == Op::SdpaGrad) {

@@ -28,8 +28,8 @@ class BeamKernel final : public Kernel {
 
   void run(const RunCtx& c) const override {
     const int64_t top = score_.shape[1];
-    const auto [begin, end] = thread_range(c, logp_.shape[1]);
-    for (int64_t b = begin; b < end; ++b) {
+    // Batches are often sorted by length: every thread takes some of all lengths.
+    for (int64_t b = c.thread; b < logp_.shape[1]; b += c.threads) {
       int64_t length = kernels::read_index(c.ptr<const std::byte>(lengths_),
                                            b * lengths_.strides[0], lengths_.dtype);
       if (length < 0 || length > search_.steps) {
@@ -37,10 +37,13 @@ class BeamKernel final : public Kernel {
                  length, search_.steps);
         length = 0;
       }
-      search_.run(c.ptr<const float>(logp_) + b * logp_.strides[1], logp_.strides[0], length, top,
-                  c.ptr<float>(score_) + b * top, c.ptr<int32_t>(sizes_) + b * top,
-                  c.ptr<int32_t>(labels_) + b * top * search_.steps,
-                  c.scratch + c.thread * thread_bytes_);
+      const bool sound = search_.run(
+          c.ptr<const float>(logp_) + b * logp_.strides[1], logp_.strides[0], length, top,
+          c.ptr<float>(score_) + b * top, c.ptr<int32_t>(sizes_) + b * top,
+          c.ptr<int32_t>(labels_) + b * top * search_.steps, c.scratch + c.thread * thread_bytes_);
+      if (!sound)
+        fail_run(c, "[ctc_beam_search_decoder] sample {} has a log probability that is NaN or inf",
+                 b);
     }
   }
 
@@ -62,7 +65,8 @@ std::vector<TensorType> infer_beam(const Graph& g, const Node& n) {
   const int64_t blank = n.args.integer(2), width = n.args.integer(3), top = n.args.integer(4);
   user_check(blank >= 0 && blank < x.shape[2],
              "[ctc_beam_search_decoder] blank {} is none of the {} classes", blank, x.shape[2]);
-  user_check(width <= 1 << 20, "[ctc_beam_search_decoder] {} paths are too many to follow", width);
+  user_check(width <= 1 << 20 && times(x.shape[0], width) <= INT32_MAX,
+             "[ctc_beam_search_decoder] {} paths are too many to follow", width);
   user_check(top >= 1 && top <= width,
              "[ctc_beam_search_decoder] {} paths of {} that are followed can't be returned", top,
              width);
@@ -74,7 +78,10 @@ std::vector<TensorType> infer_beam(const Graph& g, const Node& n) {
 
 Work work_beam(const Graph& g, const Node& n) {
   const TensorType& x = g.type(n.arg_value(0));
-  return {WorkKind::kReduce, operations({x.count(), n.args.integer(3), 40}), x.bytes()};
+  // A step looks at each class, and at a few labels behind each sequence that is followed.
+  const int64_t steps = operations({x.shape[0], x.shape[1]});
+  const int64_t width = n.args.integer(3);
+  return {WorkKind::kReduce, operations({steps, 10 * x.shape[2] + 150 * width}), x.bytes()};
 }
 
 KernelPtr make_beam(const StepDesc& desc) {

@@ -9,10 +9,6 @@
 namespace tessera {
 namespace {
 
-bool is_reduction(Op op) {
-  return op == Op::Sum || op == Op::Amax || op == Op::Amin;
-}
-
 bool broadcasts(const Dims& in, const Dims& to) {
   if (in.size() > to.size()) return false;
   for (size_t i = 1; i <= in.size(); ++i)
@@ -27,7 +23,7 @@ Dims space_of(const Graph& body, const std::vector<int32_t>& made_by) {
   for (size_t i = 0; i < body.outputs.size(); ++i) {
     const ValueId v = body.outputs[i];
     const Node* n = made_by[v] < 0 ? nullptr : &body.nodes[made_by[v]];
-    const bool reduces = n && is_reduction(n->op);
+    const bool reduces = n && has_fact(n->op, kFuses);
     const Dims& shape = body.type(reduces ? n->arg_value(0) : v).shape;
     user_check(i == 0 || shape == space, "a body stores values of {} and {}", text_of(space),
                text_of(shape));
@@ -47,11 +43,11 @@ void check_inside(const Graph& body) {
   const Dims space = space_of(body, made_by);
   std::vector<bool> reduced(body.values.size(), false), key(body.values.size(), false);
   for (const Node& n : body.nodes) {
-    user_check(is_reduction(n.op) || is_pointwise(n.op), "{} cannot stand in a body",
+    user_check(has_fact(n.op, kFuses) || is_pointwise(n.op), "{} cannot stand in a body",
                op_text(n.op));
     for (ValueId v : n.operands)
       user_check(!reduced[v], "{} uses the result of a reduction in its own body", op_text(n.op));
-    if (is_reduction(n.op)) {
+    if (has_fact(n.op, kFuses)) {
       reduced[n.results[0]] = true;
       const bool stored = std::count(body.outputs.begin(), body.outputs.end(), n.results[0]) > 0;
       user_check(stored && body.type(n.operands[0]).shape == space,

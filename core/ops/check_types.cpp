@@ -90,14 +90,15 @@ void check_pointwise(const Graph& g, const Node& n) {
 
 void check_types(const Graph& g) {
   for (const Node& n : g.nodes) {
+    for (const auto& body : n.bodies) check_types(*body);
     try {
       check_node(g, n);
     } catch (UserError& error) {
-      const std::string place = n.place.line
+      const std::string where = n.place.line
                                     ? fmt::format(" (line {}, column {} of the program text)",
                                                   n.place.line, n.place.column)
                                     : "";
-      throw UserError(error.what() + place, describe_location(g, n.loc));
+      throw UserError(error.what() + where, describe_location(g, n.loc));
     }
   }
 }

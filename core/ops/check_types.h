@@ -7,8 +7,8 @@
 
 namespace tessera {
 
-// Throws UserError, with the place in the text and the user's line, for a call that its op refuses
-// and for results that are not of the stated types.
+// Throws UserError, with line and column of the text and the user's line, for a call that its op
+// refuses and for results that are not of the stated types.
 void check_types(const Graph& g);
 
 // Parts of it: one pointwise node of a graph, and the body of a fused region or an epilogue.

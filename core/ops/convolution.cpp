@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Convolution, its two gradients and transposed convolution. The memory order of the tensors picks
-// the implementation: batch-in-lanes kernels, oneDNN for every other dense order, plain loops where
-// neither applies.
+// the implementation: CHWN kernels (batch innermost), oneDNN for every other dense order, plain
+// loops where neither applies.
 #include "ops/convolution.h"
 
 #include <algorithm>
 
-#include "kernels/conv_lanes.h"
+#include "kernels/conv_chwn.h"
 #include "kernels/conv_reference.h"
 #include "kernels/dnnl.h"
 #include "ops/registry.h"
@@ -38,9 +38,8 @@ Dims spread(Dims v, size_t rank, int64_t otherwise) {
 }
 
 ConvArgs conv_args(Op op, const Args& a, size_t spatial) {
-  // Position of `stride`; padding, dilation and the rest follow it.
-  const size_t at = op == Op::ConvBackward ? 4 : 3;
-  const bool full = op == Op::Convolution || op == Op::ConvBackward;
+  constexpr size_t at = 3;  // of `stride`; padding, dilation and the rest follow it
+  const bool full = op == Op::Convolution;
   ConvArgs c;
   c.stride = spread(a.ints(at), spatial, 1);
   c.padding = spread(a.ints(at + 1), spatial, 0);
@@ -149,15 +148,15 @@ ConvCall conv_call(const StepDesc& d) {
   return call;
 }
 
-class LanesConv final : public Kernel {
+class ChwnConv final : public Kernel {
  public:
-  explicit LanesConv(const ConvCall& c)
+  explicit ChwnConv(const ConvCall& c)
       : forward_(c.direction == ConvDirection::kForward),
         small_(c.shape.macs() < kSmall),
         call_(c),
-        plan_(forward_
-                  ? kernels::ConvLanesPlan::forward(c.shape, kernels::conv_lanes_kernels())
-                  : kernels::ConvLanesPlan::input_grad(c.shape, kernels::conv_lanes_kernels())) {}
+        plan_(forward_ ? kernels::ConvChwnPlan::forward(c.shape, kernels::conv_chwn_kernels())
+                       : kernels::ConvChwnPlan::input_grad(c.shape, kernels::conv_chwn_kernels())) {
+  }
   void run(const RunCtx& c) const override {
     const float* bias = call_.has_bias ? c.ptr<float>(call_.bias) : nullptr;
     plan_.run(c.ptr<float>(forward_ ? call_.x : call_.y), c.ptr<float>(call_.w), bias,
@@ -168,13 +167,13 @@ class LanesConv final : public Kernel {
  private:
   bool forward_, small_;
   ConvCall call_;
-  kernels::ConvLanesPlan plan_;
+  kernels::ConvChwnPlan plan_;
 };
 
-class LanesWeightGrad final : public Kernel {
+class ChwnWeightGrad final : public Kernel {
  public:
-  explicit LanesWeightGrad(const ConvCall& c)
-      : call_(c), plan_(c.shape, kernels::conv_lanes_kernels()) {}
+  explicit ChwnWeightGrad(const ConvCall& c)
+      : call_(c), plan_(c.shape, kernels::conv_chwn_kernels()) {}
   void run(const RunCtx& c) const override {
     const float *gy = c.ptr<float>(call_.y), *x = c.ptr<float>(call_.x);
     float* gw = c.ptr<float>(call_.w);
@@ -196,7 +195,7 @@ class LanesWeightGrad final : public Kernel {
 
  private:
   ConvCall call_;
-  kernels::ConvLanesWeightPlan plan_;
+  kernels::ConvChwnWeightPlan plan_;
 };
 
 class DnnlConv final : public Kernel {
@@ -241,17 +240,17 @@ class ReferenceConv final : public Kernel {
   ConvCall call_;
 };
 
-bool in_lanes_order(const TensorRef& t) {
+bool is_chwn(const TensorRef& t) {
   return t.shape.size() == 4 && t.shape[0] > 1 && is_dense_in_order(t, {0, 3, 2, 1});
 }
 
-bool takes_lanes(const ConvCall& c) {
-  return c.x.dtype == DType::F32 && in_lanes_order(c.x) && in_lanes_order(c.y) &&
-         c.w.contiguous() && (!c.has_bias || c.bias.contiguous());
+bool takes_chwn(const ConvCall& c) {
+  return c.x.dtype == DType::F32 && is_chwn(c.x) && is_chwn(c.y) && c.w.contiguous() &&
+         (!c.has_bias || c.bias.contiguous());
 }
 
 std::unique_ptr<kernels::DnnlConvolution> try_dnnl(const ConvCall& c, const StepDesc& d) {
-  if (c.x.dtype == DType::BF16 && (in_lanes_order(c.x) || in_lanes_order(c.y))) return nullptr;
+  if (c.x.dtype == DType::BF16 && (is_chwn(c.x) || is_chwn(c.y))) return nullptr;
   if (c.x.dtype != DType::F32 && c.x.dtype != DType::BF16) return nullptr;
   if (c.x.dtype != c.w.dtype || c.x.dtype != c.y.dtype) return nullptr;
   if (c.has_bias && (!c.bias.contiguous() || c.bias.dtype != c.x.dtype)) return nullptr;
@@ -268,7 +267,7 @@ std::unique_ptr<kernels::DnnlConvolution> try_dnnl(const ConvCall& c, const Step
 
 // Some images at a time; the gradient of the filter is the sum over them.
 Pieces conv_pieces(const ConvCall& c, const StepDesc& d) {
-  Pieces p = Pieces::along(d, 0, in_lanes_order(c.x) ? kernels::kLaneWidth : 1);
+  Pieces p = Pieces::along(d, 0, is_chwn(c.x) ? kernels::kBatchBlock : 1);
   if (c.direction == ConvDirection::kWeightGrad)
     p.outputs[0] = Pieces::kSum;
   else
@@ -307,7 +306,7 @@ bool is_dense_with_inner(const TensorRef& t, int inner) {
 }
 
 // From bench/kernels/conv_bench crossover (1 thread, forward and both gradients): with 16 channels
-// on both sides oneDNN is level or ahead (its weight gradient by up to 1.3x); below, lanes win
+// on both sides oneDNN is level or ahead (its weight gradient by up to 1.3x); below, CHWN wins
 // by 1.1x (12 -> 16) to 2x (8 -> 8), 3.3x (5 -> 5) and 13x (1 -> 1). With images beyond the caches
 // that margin goes from about 8 channels on. A wide side means neighbours that want channels last,
 // and a copy between the orders costs more than the gain.
@@ -318,14 +317,14 @@ ConvOrder preferred_conv_order(const Dims& x_shape, const Dims& w_shape, const D
   if (x_shape.size() != 4 || w_shape.size() != 4) return ConvOrder::kAny;
   constexpr int64_t kNarrow = 16, kWide = 32, kTiny = 8, kCacheBytes = 8 << 20;
   const int64_t n = x_shape[0], c = x_shape[1], k = w_shape[0];
-  const int64_t vectors = (n + kernels::kLaneWidth - 1) / kernels::kLaneWidth;
-  const bool fills_lanes = n >= kernels::kLaneWidth && 4 * n >= 3 * vectors * kernels::kLaneWidth;
+  const int64_t vectors = (n + kernels::kBatchBlock - 1) / kernels::kBatchBlock;
+  const bool fills_lanes = n >= kernels::kBatchBlock && 4 * n >= 3 * vectors * kernels::kBatchBlock;
   const bool few = std::min(c, k) / groups < kNarrow && std::max(c, k) <= kWide;
   const int64_t area = x_shape[2] * x_shape[3];
   const int64_t steps = stride.empty() ? 1 : stride.front() * stride.back();
   const int64_t bytes = n * area * (c + k / steps) * size_of(DType::F32);
   const bool fits = std::max(c, k) <= kTiny || bytes <= kCacheBytes;
-  return fills_lanes && few && fits ? ConvOrder::kLanes : ConvOrder::kChannelsLast;
+  return fills_lanes && few && fits ? ConvOrder::kChwn : ConvOrder::kChannelsLast;
 }
 
 std::vector<TensorType> infer_convolution(const Graph& g, const Node& n) {
@@ -335,36 +334,21 @@ std::vector<TensorType> infer_convolution(const Graph& g, const Node& n) {
       user_check(a.shape.size() > 2, "[convolution] input {} has no spatial dims", text(a.shape));
       const ConvArgs c = conv_args(n.op, n.args, a.shape.size() - 2);
       const Dims y = output_shape(a.shape, b.shape, c);
-      const ValueId bias = n.arg_value(2);
+      const ValueId bias = n.arg_value_or_none(2);
       user_check(bias == kNoValue || g.type(bias).shape == Dims{y[1]},
                  "[convolution] the bias does not have {} elements", y[1]);
       return {{a.dtype, y, {}}};
     }
-    case Op::ConvInputGrad:
-    case Op::ConvWeightGrad: {
+    default: {
       const Dims made = n.args.ints(2);
       const bool input = n.op == Op::ConvInputGrad;
       check_gradient(n, a.shape, input ? made : b.shape, input ? b.shape : made);
       return {{a.dtype, made, {}}};
     }
-    default: {
-      const TensorType& w = g.type(n.arg_value(2));
-      check_gradient(n, a.shape, b.shape, w.shape);
-      user_check(n.args.ints(10).size() == 3,
-                 "[convolution] {} of 3 gradients are asked for or not", n.args.ints(10).size());
-      // What is not asked for may have any type.
-      auto asked = [&](size_t i, const TensorType& t) {
-        return n.args.ints(10)[i] || n.results.size() != 3 ? t : g.type(n.results[i]);
-      };
-      const Dims bias = n.args.has(3) ? n.args.ints(3) : Dims{w.shape[0]};
-      return {asked(0, {b.dtype, b.shape, {}}), asked(1, {w.dtype, w.shape, {}}),
-              asked(2, {w.dtype, bias, {}})};
-    }
   }
 }
 
 Work work_convolution(const Graph& g, const Node& n) {
-  const bool backward = n.op == Op::ConvBackward;
   const Dims& a = g.type(n.arg_value(0)).shape;
   const ConvArgs c = conv_args(n.op, n.args, a.size() - 2);
   const Dims out = n.op == Op::Convolution ? g.type(n.results[0]).shape : Dims{};
@@ -377,17 +361,12 @@ Work work_convolution(const Graph& g, const Node& n) {
     case Op::ConvInputGrad:
       s = geometry(n.args.ints(2), b, a, c);
       break;
-    case Op::ConvWeightGrad:
+    default:
       s = geometry(b, n.args.ints(2), a, c);
-      break;
-    default: {
-      const Dims& w = g.type(n.arg_value(2)).shape;
-      s = c.transposed ? geometry(a, w, b, c) : geometry(b, w, a, c);
-    }
   }
   Work work{.kind = WorkKind::kConv,
-            .flops = operations({backward ? 4 : 2, s.n, s.k, s.group_c(), s.kernel[0], s.kernel[1],
-                                 s.kernel[2], s.out[0], s.out[1], s.out[2]}),
+            .flops = operations({2, s.n, s.k, s.group_c(), s.kernel[0], s.kernel[1], s.kernel[2],
+                                 s.out[0], s.out[1], s.out[2]}),
             .m = operations({s.n, s.out[0], s.out[1], s.out[2]}),
             .n = s.group_k(),
             .k = operations({s.group_c(), s.kernel[0], s.kernel[1], s.kernel[2]}),
@@ -405,9 +384,9 @@ KernelPtr make_convolution(const StepDesc& d) {
         [out](const RunCtx& r) { std::fill_n(r.ptr<std::byte>(out), out.bytes(), std::byte{0}); },
         0, true);
   }
-  if (takes_lanes(c)) {
-    if (c.direction == ConvDirection::kWeightGrad) return std::make_unique<LanesWeightGrad>(c);
-    return std::make_unique<LanesConv>(c);
+  if (takes_chwn(c)) {
+    if (c.direction == ConvDirection::kWeightGrad) return std::make_unique<ChwnWeightGrad>(c);
+    return std::make_unique<ChwnConv>(c);
   }
   if (auto primitive = try_dnnl(c, d)) return std::make_unique<DnnlConv>(c, std::move(primitive));
   switch (c.x.dtype) {

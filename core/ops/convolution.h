@@ -10,7 +10,7 @@
 namespace tessera {
 
 enum class ConvOrder : uint8_t {
-  kLanes,         // C,H,W,N: batch in the vector lanes, order {0,3,2,1}
+  kChwn,          // batch innermost, so in the vector lanes; order {0,3,2,1}
   kChannelsLast,  // N,H,W,C: order {1,3,2,0}
   kAny,           // no preference (not a 2-D convolution): row-major will do
 };

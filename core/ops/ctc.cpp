@@ -67,10 +67,10 @@ class CtcKernel final : public Kernel {
     }
     labels[0] = static_cast<int32_t>(blank_);
     for (int64_t i = 0; i < length; ++i) {
-      const int64_t place =
+      const int64_t offset =
           rows ? b * targets_.strides[0] + i * targets_.strides[1] : (at + i) * targets_.strides[0];
       const int64_t label =
-          kernels::read_index(c.ptr<const std::byte>(targets_), place, targets_.dtype);
+          kernels::read_index(c.ptr<const std::byte>(targets_), offset, targets_.dtype);
       if (label < 0 || label >= classes_) {
         fail_run(c, "[ctc_loss] target {} is out of bounds for {} classes", label, classes_);
         return false;

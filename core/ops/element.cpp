@@ -7,7 +7,7 @@
 
 namespace tessera {
 
-namespace simd = kernels::TESSERA_ISA;
+namespace simd = kernels::v3;
 
 Element element_of(const Arg& number, DType dtype) {
   alignas(16) Element out{};

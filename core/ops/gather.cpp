@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // The gather family: types and costs, and what its files share. Ops along one dim are in
-// gather_lines.cpp, whole blocks in gather_index.cpp, bags in gather_bag.cpp, masks in
+// gather_dim.cpp, whole blocks in gather_index.cpp, bags in gather_bag.cpp, masks in
 // gather_mask.cpp.
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <limits>
+#include <optional>
 
+#include "base/promote.h"
 #include "ops/gather_impl.h"
 #include "ops/registry.h"
 #include "ops/run_error.h"
@@ -29,7 +33,7 @@ Part part_of(Op op) {
     case Op::ScatterValue:
     case Op::ScatterAdd:
     case Op::ScatterReduce:
-      return {infer_lines, make_lines};
+      return {infer_gather_dim, make_gather_dim};
     case Op::EmbeddingGrad:
       return {infer_indexed, make_embedding_grad};
     case Op::EmbeddingBag:
@@ -114,13 +118,10 @@ IndexList index_list(const Arg& list) {
 Dims broadcast_shapes(const std::vector<Dims>& shapes) {
   Dims out;
   for (const Dims& s : shapes) {
-    if (s.size() > out.size()) out.insert(out.begin(), s.size() - out.size(), 1);
-    for (size_t i = 0; i < s.size(); ++i) {
-      int64_t& o = out[out.size() - s.size() + i];
-      user_check(o == s[i] || o == 1 || s[i] == 1,
-                 "[index] index tensors do not broadcast: {} and {}", o, s[i]);
-      if (o == 1) o = s[i];
-    }
+    std::optional<Dims> both = broadcast(out, s);
+    user_check(both.has_value(), "[index] index tensors do not broadcast: [{}] and [{}]",
+               fmt::join(out, ", "), fmt::join(s, ", "));
+    out = std::move(*both);
   }
   return out;
 }

@@ -6,7 +6,7 @@
 //                      maxima|none) -> gradient of the table
 //   embedding_bag_weight_grad(grad, table, indices, offsets, padding)
 // Bag b is indices[offsets[b]] .. indices[offsets[b + 1]], the last one to the end unless there is
-// an offset behind it. Modes: 0 sum, 1 mean, 2 max.
+// an offset after it. Modes: 0 sum, 1 mean, 2 max.
 #include <algorithm>
 
 #include "ops/gather_impl.h"
@@ -106,7 +106,7 @@ struct Bags {
     return {begin, end};
   }
 
-  // f(place in the index list, row) for every row of [begin, end) that is not padding.
+  // f(position in the index list, row) for every row of [begin, end) that is not padding.
   template <typename F>
   void for_rows(const RunCtx& c, std::pair<int64_t, int64_t> range, F f) const {
     const std::byte* p = c.ptr<const std::byte>(indices);
@@ -375,7 +375,7 @@ std::vector<TensorType> infer_bag(const Graph& g, const Node& n) {
   const DType dtype = type(0).dtype;
   if (n.op == Op::EmbeddingBagWeightGrad) return {{dtype, indices.shape, {}}};
   if (n.op == Op::EmbeddingBagGrad) return {{dtype, {n.args.integer(3), type(0).shape[1]}, {}}};
-  // With an offset behind the last bag there is one bag less than offsets.
+  // With an offset after the last bag there is one bag less than offsets.
   const int64_t bags = offsets.shape[0] - (n.args.boolean_or(6, false) ? 1 : 0);
   const int64_t width = type(0).shape[1];
   const bool max = n.args.integer(3) == kMax;

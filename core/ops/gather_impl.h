@@ -9,8 +9,8 @@
 namespace tessera {
 
 // Along one dim: gather, scatter, scatter_add, scatter_reduce.
-std::vector<TensorType> infer_lines(const Graph& g, const Node& n);
-KernelPtr make_lines(const StepDesc& d);
+std::vector<TensorType> infer_gather_dim(const Graph& g, const Node& n);
+KernelPtr make_gather_dim(const StepDesc& d);
 // Whole blocks: embedding, index, index_put and their relatives; the gradient of embedding.
 std::vector<TensorType> infer_indexed(const Graph& g, const Node& n);
 KernelPtr make_indexed(const StepDesc& d);

@@ -65,8 +65,8 @@ struct Selection {
   bool wraps;
   std::vector<IndexTerm> terms;
   int64_t blocks = 0, per_block = 1, run = 1;
-  Nest<1> places;  // of the blocks in the other tensor (result or values)
-  Nest<2> block;   // the dims that no index touches, without the run: {other, target}
+  Nest<1> positions;  // of the blocks in the other tensor (result or values)
+  Nest<2> block;      // the dims that no index touches, without the run: {other, target}
 
   // `other` has the indexed shape, possibly broadcast by strides of zero.
   Selection(const StepDesc& d, const TensorRef& target, const IndexedCall& call,
@@ -89,8 +89,8 @@ struct Selection {
     }
     const auto at = static_cast<size_t>(index_position(list));
     for (size_t i = 0; i < common.size(); ++i)
-      places.push_back({common[i], {other.strides[at + i]}});
-    places = collapse(places, true);
+      positions.push_back({common[i], {other.strides[at + i]}});
+    positions = collapse(positions, true);
     std::vector<bool> indexed(target.shape.size(), false);
     for (int64_t k : list.dim) indexed[k] = true;
     size_t o = 0;
@@ -128,17 +128,17 @@ struct Selection {
     return good;
   }
 
-  // Blocks [b0, b1) in pieces: f(offsets, place of the first, step of places).
+  // Blocks [b0, b1) in pieces: f(offsets, position of the first, step of positions).
   template <typename F>
   void for_blocks(const RunCtx& c, int64_t b0, int64_t b1, F f) const {
     int64_t offsets[kOffsetChunk], b = b0;
-    for_runs(places, b0, b1, [&](const auto& place, int64_t n) {
-      const int64_t step = places.back().step[0];
+    for_runs(positions, b0, b1, [&](const auto& position, int64_t n) {
+      const int64_t step = positions.back().step[0];
       for (int64_t done = 0; done < n; done += kOffsetChunk) {
         const int64_t m = std::min(kOffsetChunk, n - done);
         const bool good = find(c, b, m, offsets);
         kernels::Offsets o{offsets, m, !good, 0, std::numeric_limits<int64_t>::max()};
-        f(o, place[0] + done * step, step);
+        f(o, position[0] + done * step, step);
         b += m;
       }
     });
@@ -189,7 +189,7 @@ Inside inside(const RunCtx& c, const Selection& s) {
   return part;
 }
 
-// Result blocks are copied from the selected places.
+// Result blocks are copied from the selected positions.
 class IndexKernel final : public Kernel {
  public:
   IndexKernel(const StepDesc& d, const IndexedCall& call)
@@ -208,10 +208,10 @@ class IndexKernel final : public Kernel {
     const auto [b0, b1] =
         cut_inside ? std::pair{int64_t{0}, select_.blocks} : thread_range(c, select_.blocks, 16);
     const Inside part = cut_inside ? inside(c, select_) : whole(select_);
-    select_.for_blocks(c, b0, b1, [&](const auto& offsets, int64_t place, int64_t place_step) {
+    select_.for_blocks(c, b0, b1, [&](const auto& offsets, int64_t first, int64_t step) {
       for_each(select_.block, part.e0, part.e1, [&](const auto& at) {
         kernels::gather_runs(offsets, part.run, x + (at[1] + part.first) * size_,
-                             out + (place + at[0] + part.first) * size_, place_step, size_);
+                             out + (first + at[0] + part.first) * size_, step, size_);
       });
     });
   }
@@ -275,18 +275,18 @@ class IndexPutKernel final : public Kernel {
     const Inside part = cut_inside ? inside(c, select_) : whole(select_);
     select_.for_blocks(
         c, 0, select_.blocks,
-        [&, own = own, past = past](kernels::Offsets offsets, int64_t place, int64_t place_step) {
+        [&, own = own, past = past](kernels::Offsets offsets, int64_t first, int64_t step) {
           if (c.threads > 1 && !cut_inside) offsets = {offsets.at, offsets.n, true, own, past};
-          put(offsets, part, values + place * size_, place_step, out);
+          put(offsets, part, values + first * size_, step, out);
         });
   }
 
  private:
   void put(const kernels::Offsets& offsets, const Inside& part, const std::byte* values,
-           int64_t place_step, std::byte* out) const {
+           int64_t step, std::byte* out) const {
     for_each(select_.block, part.e0, part.e1, [&](const auto& at) {
       kernels::scatter_runs(offsets, part.run, out + (at[1] + part.first) * size_,
-                            values + (at[0] + part.first) * size_, place_step, x_.dtype, how_);
+                            values + (at[0] + part.first) * size_, step, x_.dtype, how_);
     });
   }
 

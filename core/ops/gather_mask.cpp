@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a mask or counts select, with a fixed result size. Elements count in logical order; each
 // thread counts its share first, then knows where it begins.
-//   masked_scatter(x, mask, source): element k of the source goes to the k-th true place
-//   masked_compact(x, mask, size): the elements of x at true places, then zeros
-//   nonzero_static(mask, size, fill): coordinates of true places, then the fill value
+//   masked_scatter(x, mask, source): element k of the source goes to the k-th true element
+//   masked_compact(x, mask, size): the elements of x where the mask is true, then zeros
+//   nonzero_static(mask, size, fill): coordinates of true elements, then the fill value
 //   repeat_interleave(repeats, size): index i repeats[i] times
 #include <algorithm>
 
@@ -104,7 +104,7 @@ class MaskedKernel final : public Kernel {
     return n;
   }
 
-  // f(linear position, offsets) at every true place of [begin, end).
+  // f(linear position, offsets) at every true element of [begin, end).
   template <typename F>
   void for_true(const RunCtx& c, int64_t begin, int64_t end, F f) const {
     const auto* mask = c.ptr<const uint8_t>(mask_);
@@ -170,7 +170,7 @@ class MaskedKernel final : public Kernel {
     });
   }
 
-  // This thread's share of the places behind the last one found.
+  // This thread's share of the results after the last one found.
   template <typename F>
   void pad(const RunCtx& c, int64_t total, F f) const {
     if (total >= limit_) return;

@@ -51,12 +51,12 @@ class GridKernel final : public Kernel {
       const int64_t n = at / points, first = at % points;
       const int64_t last = std::min(points, first + end - at);
       const float* image = x + n * channels_ * area;
-      const float* places = grid + n * points * shape_.axes;
+      const float* coordinates = grid + n * points * shape_.axes;
       if (back_)
-        k.grid_grad(shape_, c.ptr<float>(gy_) + n * channels_ * points, image, places, channels_,
-                    first, last, c.ptr<float>(ggrid_) + n * points * shape_.axes);
+        k.grid_grad(shape_, c.ptr<float>(gy_) + n * channels_ * points, image, coordinates,
+                    channels_, first, last, c.ptr<float>(ggrid_) + n * points * shape_.axes);
       else
-        k.forward(shape_, image, places, channels_, first, last,
+        k.forward(shape_, image, coordinates, channels_, first, last,
                   c.ptr<float>(y_) + n * channels_ * points);
       at += last - first;
     }

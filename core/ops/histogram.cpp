@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // histc(x, bins, min, max), whose range comes from the data if min equals max, and bincount(x,
-// weights|none, size), which is an error at run time for values that a static size has no place
+// weights|none, size), which is an error at run time for values that a static size has no bin
 // for. Threads count apart, integers are added, so the result is exact; weights are added in the
 // order of the elements.
 #include "kernels/histogram.h"

@@ -148,7 +148,7 @@ KernelPtr make_slice_scatter(const StepDesc& d) {
   const Dims zero(out.shape.size(), 0);
   Dims begin = zero, shape = out.shape;
   if (r.step == 1 || r.length <= 1) {
-    // Before, inside and behind the slice: every element is written once.
+    // Before, inside and after the slice: every element is written once.
     shape[dim] = r.start;
     k->add_box(zero, shape, &dst, zero);
     begin[dim] = r.start + r.length;

@@ -21,6 +21,7 @@
 namespace tessera {
 
 class RunErrors;
+struct Section;
 
 struct StepDesc {
   Op op = Op::HostCall;
@@ -37,6 +38,22 @@ struct StepDesc {
   // are good until state_written().
   bool pieces = false;
   int host_index = -1;  // of a host call: which callback
+  // Of a scan or a branch: the steps of its bodies. They see `workspace`, some bytes of the arena,
+  // as region 0, then a region per input of the body and one per output that is no carry.
+  std::vector<std::shared_ptr<const Section>> bodies = {};
+  TensorRef workspace = {};
+};
+
+struct RunCtx;
+
+// The run around a step, for steps that run others.
+class RunControl {
+ public:
+  virtual ~RunControl() = default;
+  // Whether to end early; asked by all threads of `ctx` together, now and then.
+  virtual bool stop(const RunCtx& ctx) = 0;
+  // From a step at top level: `work` by all threads of the team, which have barriers.
+  virtual void launch(const RunCtx& ctx, const std::function<void(const RunCtx&)>& work) = 0;
 };
 
 // Per-thread view of one run. `barrier` is for kernels with phases: every thread of the team calls
@@ -53,6 +70,7 @@ struct RunCtx {
   std::string_view where{};     // StepDesc::where of the step that runs
   // Of a step at top level: runs work on a team of its own.
   void (*fork_fn)(const RunCtx&, const std::function<void(const RunCtx&)>&) = nullptr;
+  RunControl* control = nullptr;
 
   template <typename T>
   T* ptr(const TensorRef& t) const {

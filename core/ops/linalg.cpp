@@ -18,11 +18,11 @@ namespace {
 constexpr int64_t kWideBelow = 96;
 
 template <typename T>
-const kernels::LinalgFns<T>& fns() {
+const kernels::LinalgKernels<T>& fns() {
   if constexpr (sizeof(T) == 8)
-    return kernels::linalg_f64();
+    return kernels::linalg_f64_kernels();
   else
-    return kernels::linalg_f32();
+    return kernels::linalg_f32_kernels();
 }
 
 // One matrix of a batch: rows and columns of a tensor from some offset on. A vector is a column.
@@ -35,7 +35,7 @@ struct Matrix {
   Matrix rows_reversed() const { return {at + (rows - 1) * rs, rows, cols, -rs, cs}; }
 };
 
-// Offset in elements of batch item b, `inner` trailing dims aside.
+// Offset in elements of batch item b; the last `inner` dims are not of the batch.
 int64_t batch_offset(const TensorRef& t, int64_t b, size_t inner) {
   if (t.shape.size() == inner + 1) return b * t.strides[0];
   int64_t at = 0;
@@ -321,7 +321,7 @@ struct EigenBody {
       for (int64_t j = 0; j <= i; ++j)
         a[i * ld + j] = a[j * ld + i] = static_cast<double>(x.at[i * x.rs + j * x.cs]);
     double *values = a + n * ld, *work = values + ld, *vt = work + 4 * ld;
-    kernels::eigenvalues(a, ld, n, values, vectors ? vt : nullptr, ld, work);
+    kernels::spectra_kernels().eigenvalues(a, ld, n, values, vectors ? vt : nullptr, ld, work);
     const auto out = vector_of<float>(c, d.outputs[0], b);
     for (int64_t i = 0; i < n; ++i) out[i] = static_cast<float>(values[i]);
     if (vectors) save(vt, ld, matrix_of(c, d.outputs[1], b).t());
@@ -348,12 +348,13 @@ struct SvdBody {
     const int64_t lda = kernels::pitch<double>(n), ldu = kernels::pitch<double>(m);
     double *ut = a + m * lda, *vt = ut + n * ldu, *values = vt + n * lda, *work = values + ldu;
     load(x, a, lda);
-    kernels::singular_values(a, lda, m, n, values, vectors, ut, ldu, vt, lda, work);
+    kernels::spectra_kernels().singular_values(a, lda, m, n, values, vectors, ut, ldu, vt, lda,
+                                               work);
     const auto s = vector_of<float>(c, d.outputs[vectors ? 1 : 0], b);
     for (int64_t i = 0; i < n; ++i) s[i] = static_cast<float>(values[i]);
     if (!vectors) return;
     const Matrix u = matrix_of(c, d.outputs[0], b), vh = matrix_of(c, d.outputs[2], b);
-    // x^T = V S U^T: of a wide matrix the two change places.
+    // x^T = V S U^T: a wide matrix exchanges the two.
     save(ut, ldu, wide ? vh : u.t());
     save(vt, lda, wide ? u.t() : vh);
   }
@@ -376,7 +377,7 @@ struct ExponentialBody {
   }
 };
 
-// Which original row stands at each place after the exchanges.
+// Which original row stands in each row after the exchanges.
 KernelPtr make_permutation(const StepDesc& d) {
   const TensorRef pivots = in(d, 0), out = d.outputs[0];
   return make_kernel(

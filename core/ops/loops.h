@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Loop nests over dims that several tensors share: dims of size 1 dropped, dims that lie behind
-// each other in every tensor merged, ordered so that the last one is the innermost in memory.
+// Loop nests over dims that several tensors share: dims of size 1 dropped, dims that are
+// contiguous with each other in every tensor merged, ordered so that the last one is the innermost
+// in memory.
 #pragma once
 
 #include <algorithm>

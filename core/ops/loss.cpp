@@ -55,7 +55,7 @@ struct NllArgs {
         ignore(d.args.integer(first + 4)),
         logp_at(logp, true),
         target_at(target, false) {
-    const int w = d.args.operand(first + 2);
+    const int w = d.args.operand_or_none(first + 2);
     if ((has_weight = w >= 0)) weight = d.inputs[w];
     const size_t class_dim = logp.shape.size() == 1 ? 0 : 1;
     classes = logp.shape[class_dim];
@@ -191,7 +191,7 @@ std::vector<TensorType> infer_loss(const Graph& g, const Node& n) {
   user_check(is_int(t.dtype), "[nll_loss] needs integer targets, got {}", name_of(t.dtype));
   user_check(t.count() == product(samples), "[nll_loss] {} targets for {} samples", t.count(),
              product(samples));
-  const ValueId w = n.arg_value(first + 2);
+  const ValueId w = n.arg_value_or_none(first + 2);
   user_check(w == kNoValue || g.type(w).count() == classes,
              "[nll_loss] weight has {} elements for {} classes",
              w == kNoValue ? 0 : g.type(w).count(), classes);

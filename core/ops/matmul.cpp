@@ -56,7 +56,7 @@ Strides strides_of(const TensorRef& t) {
 }
 
 void store_from_f32(void* base, int64_t at, DType dtype, float v) {
-  namespace simd = kernels::TESSERA_ISA;
+  namespace simd = kernels::v3;
   switch (dtype) {
     case DType::F16:
       static_cast<uint16_t*>(base)[at] = simd::f32_to_f16(v);
@@ -151,7 +151,7 @@ class MatmulKernel final : public Kernel {
     const Strides& o = t->self->out_;
     const DType dtype = t->self->outputs_[0].dtype;
     const int64_t ld = t->self->plan_.tile_ld;
-    namespace simd = kernels::TESSERA_ISA;
+    namespace simd = kernels::v3;
     for (int64_t i = row0; i < row1; ++i) {
       const float* s = tile + i * ld;
       int64_t j = col0;
@@ -191,7 +191,7 @@ class PlainMatmulKernel final : public Kernel {
         as_(strides_of(a_)),
         bs_(strides_of(b_)),
         cs_(strides_of(c_)),
-        fn_(kernels::plain_gemm(a_.dtype)) {
+        fn_(kernels::plain_gemm_kernels().find(a_.dtype)) {
     const Problem p = problem_of(d.op, a_.shape, b_.shape);
     user_check(fn_ != nullptr, "{}: there are no products of {}", op_text(d.op), name_of(a_.dtype));
     batch_ = p.batch;

@@ -13,7 +13,7 @@ namespace tessera {
 namespace {
 
 const TensorRef* operand_or_null(const StepDesc& d, size_t arg) {
-  const int k = d.args.operand(arg);
+  const int k = d.args.operand_or_none(arg);
   return k < 0 ? nullptr : &d.inputs[k];
 }
 
@@ -75,15 +75,15 @@ class LayerNormKernel final : public Kernel {
       for (int64_t r = b; r < e; r += kHalfRows) {
         const int64_t n = std::min(kHalfRows, e - r);
         widen_row(row_ptr(c, x_, r, len_), x_.dtype, 1, rows, n * len_);
-        kernels::norm_kernels().layer(rows, weight, shift, rows, c.ptr<float>(mean_) + r,
-                                      c.ptr<float>(rstd_) + r, n, len_, eps_);
+        kernels::layer_norm_kernels().forward(rows, weight, shift, rows, c.ptr<float>(mean_) + r,
+                                              c.ptr<float>(rstd_) + r, n, len_, eps_);
         narrow_row(rows, row_ptr(c, y_, r, len_), y_.dtype, 1, n * len_);
       }
       return;
     }
-    kernels::norm_kernels().layer(c.ptr<float>(x_) + b * len_, w_.get(c), b_.get(c),
-                                  c.ptr<float>(y_) + b * len_, c.ptr<float>(mean_) + b,
-                                  c.ptr<float>(rstd_) + b, e - b, len_, eps_);
+    kernels::layer_norm_kernels().forward(c.ptr<float>(x_) + b * len_, w_.get(c), b_.get(c),
+                                          c.ptr<float>(y_) + b * len_, c.ptr<float>(mean_) + b,
+                                          c.ptr<float>(rstd_) + b, e - b, len_, eps_);
   }
 
  private:
@@ -142,7 +142,7 @@ class LayerNormGradKernel final : public Kernel {
         half_chunk(c, b, rows, weight, wide + padded_, dw, db);
         continue;
       }
-      kernels::norm_kernels().layer_grad(
+      kernels::layer_norm_kernels().backward(
           c.ptr<float>(g_) + b * len_, c.ptr<float>(x_) + b * len_, c.ptr<float>(mean_) + b,
           c.ptr<float>(rstd_) + b, weight, has_dx_ ? c.ptr<float>(dx_) + b * len_ : nullptr,
           has_dw_ ? dw : nullptr, has_db_ ? db : nullptr, rows, len_);
@@ -172,9 +172,9 @@ class LayerNormGradKernel final : public Kernel {
       widen_row(row_ptr(c, g_, r, len_), g_.dtype, 1, g, n * len_);
       widen_row(row_ptr(c, x_, r, len_), x_.dtype, 1, x, n * len_);
       // The gradient takes the place of the rows it is made from.
-      kernels::norm_kernels().layer_grad(g, x, c.ptr<float>(mean_) + r, c.ptr<float>(rstd_) + r,
-                                         weight, has_dx_ ? g : nullptr, has_dw_ ? dw : nullptr,
-                                         has_db_ ? db : nullptr, n, len_);
+      kernels::layer_norm_kernels().backward(g, x, c.ptr<float>(mean_) + r, c.ptr<float>(rstd_) + r,
+                                             weight, has_dx_ ? g : nullptr, has_dw_ ? dw : nullptr,
+                                             has_db_ ? db : nullptr, n, len_);
       if (has_dx_) narrow_row(g, row_ptr(c, dx_, r, len_), dx_.dtype, 1, n * len_);
     }
   }
@@ -196,7 +196,7 @@ void check_float(Op op, const TensorType& t) {
 
 // Optional weight or bias of the given element count.
 void check_affine(const Graph& g, const Node& n, size_t arg, int64_t count) {
-  const ValueId v = n.arg_value(arg);
+  const ValueId v = n.arg_value_or_none(arg);
   if (v == kNoValue) return;
   const bool layer = n.op == Op::LayerNorm || n.op == Op::LayerNormGrad;
   user_check(g.type(v).count() == count && (layer || g.type(v).rank() == 1),
@@ -357,7 +357,7 @@ Pieces norm_pieces(const StepDesc& d) {
   if (group) {
     for (size_t arg : {1, 2, 4}) {  // scale and shift
       const bool affine = (d.op == Op::GroupNorm) != (arg == 4);
-      if (affine && d.args.operand(arg) >= 0) p.inputs[d.args.operand(arg)] = Pieces::kWhole;
+      if (affine && d.args.has(arg)) p.inputs[d.args.operand(arg)] = Pieces::kWhole;
     }
     if (d.op == Op::GroupNormGrad)
       for (size_t i = 1; i < p.outputs.size(); ++i) p.outputs[i] = Pieces::kSum;

@@ -38,7 +38,7 @@ struct Optional {
   bool present = false;
   TensorRef ref;
   Optional(const StepDesc& d, size_t arg) {
-    const int k = d.args.operand(arg);
+    const int k = d.args.operand_or_none(arg);
     if ((present = k >= 0)) ref = d.inputs[k];
   }
   float at(const RunCtx& c, int64_t i, float otherwise) const {

@@ -54,7 +54,7 @@ struct Affine {
 
 Affine affine_of(const StepDesc& d, size_t w_arg, size_t b_arg) {
   Affine a;
-  const int w = d.args.operand(w_arg), b = b_arg ? d.args.operand(b_arg) : -1;
+  const int w = d.args.operand_or_none(w_arg), b = b_arg ? d.args.operand_or_none(b_arg) : -1;
   if ((a.has_w = w >= 0)) a.w = d.inputs[w];
   if ((a.has_b = b >= 0)) a.b = d.inputs[b];
   return a;
@@ -65,7 +65,7 @@ float rstd_of(float var, float eps) {
   return 1.0f / std::sqrt(std::max(var, 0.0f) + eps) + (var - var);
 }
 
-// All positions of a group: one walk if the channels lie behind each other.
+// All positions of a group: one walk if the channels are contiguous.
 Walk group_walk(const GroupShape& s, const Planes& p, WalkStep& step) {
   if (p.c == s.spatial * p.s) {
     step = {0, p.s};
@@ -138,7 +138,7 @@ class GroupNormKernel final : public Kernel {
     }
   }
 
-  // `count` groups that lie behind each other. Moments are taken per channel and merged per group.
+  // `count` adjacent groups. Moments are taken per channel and merged per group.
   void channels(const RunCtx& c, int64_t n, int64_t group, int64_t count) const {
     const NormKernels& k = kernels::norm_kernels();
     const GroupShape& s = shape_;

@@ -23,7 +23,7 @@ struct Planes {
   int64_t batch = 0, channels = 0, spatial = 0;  // sizes
 };
 
-// Nothing if the spatial dims do not lie behind each other.
+// Nothing if the spatial dims are not contiguous.
 std::optional<Planes> planes_of(const TensorRef& t);
 Planes require_planes(const TensorRef& t);
 

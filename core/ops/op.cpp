@@ -3,8 +3,6 @@
 
 #include <unordered_map>
 
-#include "ops/registry.h"
-
 namespace tessera {
 namespace {
 
@@ -14,23 +12,29 @@ struct Facts {
   int arity;
   DTypeRule rule;
   int flops;
+  int facts;
   std::string_view signature;
 };
 
-// Only whether it is a view counts here.
-#define ROW(family) family,
-enum class Family { TESSERA_FAMILIES(ROW) view, composite, fused, host };
-#undef ROW
+constexpr Facts pointwise(std::string_view text, int arity, DTypeRule rule, int flops, int facts) {
+  facts |= kDouble | (facts & kExact ? 0 : kRounds);
+  return {text, OpKind::kPointwise, arity, rule, flops, facts, {}};
+}
+constexpr Facts structured(std::string_view text, std::string_view family, int facts,
+                           std::string_view signature) {
+  const bool view = family == "view";
+  return {text,     view ? OpKind::kView : OpKind::kStructured,
+          0,        DTypeRule::kGiven,
+          0,        facts | (view ? kDouble : 0),
+          signature};
+}
 
 constexpr Facts kFacts[] = {
-#define POINTWISE(name, text, arity, rule, flops, body) \
-  {text, OpKind::kPointwise, arity, DTypeRule::rule, flops, {}},
+#define POINTWISE(name, text, arity, rule, flops, facts, body) \
+  pointwise(text, arity, DTypeRule::rule, flops, facts),
 #include "ops/pointwise.def"
 #undef POINTWISE
-#define OP(name, text, family, signature)                                      \
-  {text, Family::family == Family::view ? OpKind::kView : OpKind::kStructured, \
-   0,    DTypeRule::kGiven,                                                    \
-   0,    signature},
+#define OP(name, text, family, facts, signature) structured(text, #family, facts, signature),
 #include "ops/ops.def"
 #undef OP
 };
@@ -59,6 +63,10 @@ int pointwise_flops(Op op) {
 }
 std::string_view op_signature(Op op) {
   return facts(op).signature;
+}
+
+int op_facts(Op op) {
+  return facts(op).facts;
 }
 
 std::optional<Op> op_from_text(std::string_view text) {

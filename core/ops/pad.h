@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Constant padding row by row, for results whose rows are rows of the operand with something put
-// before and behind.
+// before and after.
 #pragma once
 
 #include "ops/element.h"

@@ -11,9 +11,9 @@
 
 namespace tessera {
 
-// A value's place: `region` is the id of the value that owns the memory, `offset` bytes into it.
+// Where a value lies: `region` is the id of the value that owns the memory, `offset` bytes into it.
 TensorRef dense_ref(const Graph& g, ValueId v);
-// Place of view node `n`'s result given its operand's place; nothing if it cannot alias.
+// Where the result of view node `n` lies, given its operand; nothing if it cannot alias.
 std::optional<TensorRef> view_ref(const Graph& g, const Node& n, const TensorRef& operand);
 
 }  // namespace tessera

@@ -93,14 +93,14 @@ int64_t pooled_size(int64_t in, const PoolArgs& p, size_t d) {
 
 // Batch and channels, whichever of them a tensor has; the other dims are spatial, all but the last
 // counted as rows.
-struct Place {
+struct Image {
   int64_t sizes[2] = {1, 1};
   TensorRef ref;
   int64_t steps[2] = {0, 0};
   int64_t row = 0, col = 0;
 
-  Place() = default;
-  Place(const TensorRef& t, size_t spatial) : ref(t) {
+  Image() = default;
+  Image(const TensorRef& t, size_t spatial) : ref(t) {
     const size_t rank = t.shape.size(), lead = rank - spatial;
     for (size_t d = 0; d < lead; ++d) {
       sizes[2 - lead + d] = t.shape[d];
@@ -112,7 +112,7 @@ struct Place {
     for (size_t d = rank - 1; d-- > lead;) {
       if (t.shape[d] == 1) continue;
       if (rows == 1) row = t.strides[d];
-      invariant(t.strides[d] == row * rows, "[pool] rows of an image do not lie behind each other");
+      invariant(t.strides[d] == row * rows, "[pool] rows of an image are not contiguous");
       rows *= t.shape[d];
     }
   }
@@ -126,8 +126,8 @@ class PoolKernel final : public Kernel {
  public:
   explicit PoolKernel(const StepDesc& d) : op_(d.op) {
     const size_t spatial = spatial_dims(op_, d.args);
-    a_ = Place(d.inputs[d.args.operand(0)], spatial);
-    out_ = Place(d.outputs[0], spatial);
+    a_ = Image(d.inputs[d.args.operand(0)], spatial);
+    out_ = Image(d.outputs[0], spatial);
     // Extents of the image and of its pooled form.
     const TensorRef& image = is_grad(op_) ? d.outputs[0] : d.inputs[d.args.operand(0)];
     const TensorRef& pooled = is_grad(op_) ? d.inputs[d.args.operand(0)] : d.outputs[0];
@@ -150,9 +150,9 @@ class PoolKernel final : public Kernel {
     axes.pop_back();
     h_ = kernels::pool_rows(axes);
     if (is_max_grad(op_))
-      index_ = Place(d.inputs[d.args.operand(is_adaptive(op_) ? 3 : 7)], spatial);
+      index_ = Image(d.inputs[d.args.operand(is_adaptive(op_) ? 3 : 7)], spatial);
     // Nobody may want the indices; then the step has one result only.
-    if (is_max(op_) && d.outputs.size() > 1) index_ = Place(d.outputs[1], spatial);
+    if (is_max(op_) && d.outputs.size() > 1) index_ = Image(d.outputs[1], spatial);
     has_index_ = !index_.ref.shape.empty();
     small_ = std::max(image.count(), pooled.count()) < kSmall;
     choose_way(image.dtype);
@@ -201,7 +201,7 @@ class PoolKernel final : public Kernel {
     // Channels first: with N = 1 both would do.
     for (int d : {1, 0})
       if (dtype == DType::F32 && !empty_window_ && out_.sizes[d] > 1 &&
-          all_step_one([d](const Place& p) { return p.steps[d]; })) {
+          all_step_one([d](const Image& p) { return p.steps[d]; })) {
         way_ = Way::kInner;
         inner_dim_ = d;
         inner_ = out_.sizes[d];
@@ -214,7 +214,7 @@ class PoolKernel final : public Kernel {
     planes_ = out_.sizes[0] * out_.sizes[1];
     inner_ = block_ = 1;
     const bool rows =
-        all_step_one([](const Place& p) { return p.col; }) || (w_.in == 1 && w_.out == 1);
+        all_step_one([](const Image& p) { return p.col; }) || (w_.in == 1 && w_.out == 1);
     way_ = dtype == DType::F32 && rows && !empty_window_ ? Way::kFlat : Way::kReference;
     repeats_ = way_ == Way::kFlat && is_grad(op_) && !is_max_grad(op_);
   }
@@ -300,7 +300,7 @@ class PoolKernel final : public Kernel {
   }
 
   Op op_;
-  Place a_, out_, index_;  // the image or the output gradient; the result; indices
+  Image a_, out_, index_;  // the image or the output gradient; the result; indices
   bool has_index_ = false, tiled_ = false, small_ = false, empty_window_ = false, repeats_ = false;
   kernels::PoolRows h_;
   PoolAxis w_;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pooling whose windows or places are data: fractional max pooling (windows from random samples),
+// Pooling whose windows or indices are data: fractional max pooling (windows from random samples),
 // and putting pooled elements back at their indices, by assignment (unpooling) or by addition (the
 // gradient). One plane at a time; the order of elements is that of memory, so the last of several
 // with one index wins, as in ATen.

@@ -63,7 +63,7 @@ Layer layer_of(Op op, const Args& args, const std::function<Dims(size_t)>& shape
 
 Layer layer_of(const StepDesc& d) {
   return layer_of(d.op, d.args, [&](size_t arg) {
-    const int i = d.args.operand(arg);
+    const int i = d.args.operand_or_none(arg);
     return i < 0 ? Dims{} : d.inputs[i].shape;
   });
 }
@@ -104,7 +104,7 @@ bool too_small_to_share(const Layer& l) {
 
 std::vector<TensorType> infer_recurrent(const Graph& g, const Node& n) {
   const Layer l = layer_of(n.op, n.args, [&](size_t arg) {
-    const ValueId v = n.arg_value(arg);
+    const ValueId v = n.arg_value_or_none(arg);
     return v == kNoValue ? Dims{} : g.type(v).shape;
   });
   const RecurrentArgs at = recurrent_args(n.op);
@@ -118,7 +118,7 @@ std::vector<TensorType> infer_recurrent(const Graph& g, const Node& n) {
     return t;
   };
   auto check = [&](size_t arg, int64_t last, bool each_row) {
-    const ValueId v = n.arg_value(arg);
+    const ValueId v = n.arg_value_or_none(arg);
     if (v == kNoValue) return;
     const Dims want = each_row ? per_row(dtype, last).shape : Dims{l.batch, last};
     user_check(g.type(v).shape == want, "[{}] argument {} has a shape that does not fit",
@@ -150,7 +150,7 @@ std::vector<TensorType> infer_recurrent(const Graph& g, const Node& n) {
 
 Work work_recurrent(const Graph& g, const Node& n) {
   const Layer l = layer_of(n.op, n.args, [&](size_t arg) {
-    const ValueId v = n.arg_value(arg);
+    const ValueId v = n.arg_value_or_none(arg);
     return v == kNoValue ? Dims{} : g.type(v).shape;
   });
   const int64_t rows = l.rows();
@@ -173,7 +173,7 @@ Pieces sequences(const StepDesc& d) {
   };
   const RecurrentArgs at = recurrent_args(d.op);
   for (size_t arg : {size_t{0}, at.rows}) {
-    const int i = d.args.operand(arg);
+    const int i = d.args.operand_or_none(arg);
     if (i >= 0) own(d.inputs[i], p.inputs[i]);
   }
   own(d.outputs[0], p.outputs[0]);

@@ -12,7 +12,7 @@ class BackwardKernel final : public Kernel {
   explicit BackwardKernel(const StepDesc& d) : l_(layer_of(d)) {
     const RecurrentArgs at = recurrent_args(d.op);
     auto input = [&](size_t arg) {
-      const int i = d.args.operand(arg);
+      const int i = d.args.operand_or_none(arg);
       return i < 0 ? TensorRef{} : d.inputs[i];
     };
     has_gy_ = d.args.has(0);

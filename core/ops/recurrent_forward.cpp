@@ -10,7 +10,7 @@ class ForwardKernel final : public Kernel {
   explicit ForwardKernel(const StepDesc& d) : l_(layer_of(d)) {
     const RecurrentArgs at = recurrent_args(d.op);
     auto input = [&](size_t arg) {
-      const int i = d.args.operand(arg);
+      const int i = d.args.operand_or_none(arg);
       return i < 0 ? nullptr : &d.inputs[i];
     };
     auto keep = [](TensorRef& to, const TensorRef* from) {

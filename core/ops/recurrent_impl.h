@@ -64,7 +64,7 @@ struct StepRows {
   int64_t at = -1;  // in scratch, in floats; [batch][width]
   int64_t width = 0;
 
-  // `take(n)` gives the place of `n` floats in scratch.
+  // `take(n)` gives the address of `n` floats in scratch.
   template <typename F>
   static StepRows of(const TensorRef& t, int64_t width, const Layer& l, F& take) {
     StepRows r{t, -1, width};
@@ -108,37 +108,38 @@ inline int64_t padded(int64_t n) {
   return (n + 15) / 16 * 16 + 16;
 }
 
-// Weights [k][lanes] in panels of one register tile; element (lane, k) is at lane * l + k * k_.
+// Weights [k][cols] in panels of one register tile; element (col, k) is at col * col_stride + k *
+// k_stride.
 class PackedWeights {
  public:
   PackedWeights() = default;
-  PackedWeights(int64_t lanes, int64_t k) : lanes_(lanes), k_(k) {}
-  int64_t floats() const { return (lanes_ + tile() - 1) / tile() * tile() * k_; }
-  // Lanes [begin, end), begin a multiple of the tile.
-  void pack(const float* w, int64_t lane_stride, int64_t k_stride, int64_t begin, int64_t end,
+  PackedWeights(int64_t cols, int64_t k) : cols_(cols), k_(k) {}
+  int64_t floats() const { return (cols_ + tile() - 1) / tile() * tile() * k_; }
+  // Columns [begin, end), begin a multiple of the tile.
+  void pack(const float* w, int64_t col_stride, int64_t k_stride, int64_t begin, int64_t end,
             float* to) const {
     if (begin < end)
-      kernels::gemm_packing().pack[0].lanes(w + begin * lane_stride, lane_stride, k_stride,
-                                            end - begin, k_, to + begin * k_, k_ * tile());
+      kernels::pack_kernels().from[0].cols(w + begin * col_stride, col_stride, k_stride,
+                                           end - begin, k_, to + begin * k_, k_ * tile());
   }
-  // c[i][lane - begin] (+)= sum_k x[i][k] * w[lane][k]
+  // c[i][col - begin] (+)= sum_k x[i][k] * w[col][k]
   void product(const float* packed, const float* x, int64_t x_row, int64_t rows, int64_t begin,
                int64_t end, float* c, int64_t c_row, bool accumulate) const {
     if (rows <= 0 || begin >= end) return;
     const kernels::GemmKernels& g = kernels::gemm_kernels();
     kernels::GemmBlock b;
     b.r = x, b.r_stride = x_row, b.rk_stride = 1;
-    b.l = packed + begin * k_, b.l_panel = k_ * tile();
+    b.v = packed + begin * k_, b.v_panel = k_ * tile();
     b.c = c, b.ldc = c_row;
-    b.rows = rows, b.lanes = end - begin, b.k = k_;
-    b.tile_rows = b.lanes <= g.vector ? g.tall_rows : g.tile_rows;
+    b.rows = rows, b.cols = end - begin, b.k = k_;
+    b.tile_rows = b.cols <= g.vector ? g.tall_rows : g.tile_rows;
     b.accumulate = accumulate;
     g.block(b);
   }
-  static int64_t tile() { return kernels::gemm_kernels().tile_lanes; }
+  static int64_t tile() { return kernels::gemm_kernels().tile_cols; }
 
  private:
-  int64_t lanes_ = 0, k_ = 0;
+  int64_t cols_ = 0, k_ = 0;
 };
 
 }  // namespace tessera

@@ -168,7 +168,7 @@ class ReduceKernel final : public Kernel {
  public:
   ReduceKernel(const StepDesc& d, const ReduceArgs& a)
       : x_(d.inputs[d.args.operand(0)]), out_(d.outputs[0]), loops_(x_, out_, a, false) {
-    fns_ = kernels::reduce_fns(kind_of(d.op), x_.dtype);
+    fns_ = kernels::reduce_kernels().find(kind_of(d.op), x_.dtype);
     user_check(fns_ != nullptr, "no {} kernel for {}", op_text(d.op), name_of(x_.dtype));
     part_ = kernels::part_size(fns_->part);
     const Loop<2>& inner = loops_.kept.back();
@@ -311,7 +311,7 @@ class ArgKernel final : public Kernel {
       : x_(d.inputs[d.args.operand(0)]),
         out_(d.outputs[0]),
         loops_(x_, out_, a, true),
-        fns_(kernels::arg_fns(x_.dtype)),
+        fns_(kernels::reduce_kernels().find_arg(x_.dtype)),
         largest_(d.op == Op::Argmax) {
     user_check(fns_ != nullptr, "no {} kernel for {}", op_text(d.op), name_of(x_.dtype));
     depth_ = count_of(loops_.reduced);
@@ -422,7 +422,10 @@ std::vector<TensorType> infer_reduce(const Graph& g, const Node& n) {
   for (size_t i = 0; needs_element && i < x.shape.size(); ++i)
     user_check(!a.reduced[i] || x.shape[i] > 0, "[{}] has no value over an empty dim {}",
                op_text(n.op), i);
-  return {{out, reduced_shape(x.shape, a), {}}};
+  if (n.op != Op::Mean) return {{out, reduced_shape(x.shape, a), {}}};
+  const DType stated = g.type(n.results[0]).dtype;
+  user_check(is_float(stated), "[mean] has no result of type {}", name_of(stated));
+  return {{stated, reduced_shape(x.shape, a), {}}};
 }
 
 Work work_reduce(const Graph& g, const Node& n) {
@@ -448,6 +451,7 @@ Pieces reduce_pieces(const StepDesc& d) {
 }
 
 KernelPtr make_reduce(const StepDesc& desc) {
+  invariant(desc.op != Op::Mean, "no pass made a sum of mean");
   auto make = [](const StepDesc& d) -> KernelPtr {
     const TensorRef& x = d.inputs[d.args.operand(0)];
     const ReduceArgs a(d.args, static_cast<int64_t>(x.shape.size()));

@@ -20,33 +20,33 @@ std::vector<TensorType> declared(const Graph& g, const Node& n) {
   return out;
 }
 
-#define ROW(family)                                                                \
+#define FAMILY(family)                                                             \
   constexpr OpRow row_##family(std::string_view text) {                            \
     return {text, infer_##family, work_##family, make_##family, accepts_##family}; \
   }
-TESSERA_FAMILIES(ROW)
-#undef ROW
+#include "ops/op_families.inc"
+#undef FAMILY
 constexpr OpRow row_view(std::string_view text) {
   return {text, infer_view, no_work, no_kernel, any_strides};
 }
-constexpr OpRow row_composite(std::string_view text) {
-  return {text, infer_composite, no_work, no_kernel, any_strides};
-}
 constexpr OpRow row_fused(std::string_view text) {
   return {text, declared, no_work, no_kernel, any_strides};
+}
+constexpr OpRow row_flow(std::string_view text) {
+  return {text, infer_flow, no_work, no_kernel, any_strides};
 }
 constexpr OpRow row_host(std::string_view text) {
   return {text, declared, no_work, no_kernel, any_strides};
 }
 
 const OpRow kRows[] = {
-#define OP(name, text, family, signature) row_##family(text),
+#define OP(name, text, family, facts, signature) row_##family(text),
 #include "ops/ops.def"
 #undef OP
 };
 
 constexpr int kPointwiseCount = 0
-#define POINTWISE(name, text, arity, rule, flops, body) +1
+#define POINTWISE(name, text, arity, rule, flops, facts, body) +1
 #include "ops/pointwise.def"
 #undef POINTWISE
     ;

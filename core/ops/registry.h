@@ -26,23 +26,17 @@ struct OpRow {
 
 const OpRow& op_row(Op op);  // structured and view ops only
 
-// Families. `view` and `composite` have no kernel; `fused` lives in codegen/, `host` in runtime/.
-// clang-format off
-#define TESSERA_FAMILIES(ROW)                                                                   \
-  ROW(matmul) ROW(convolution) ROW(pool) ROW(norm) ROW(softmax) ROW(loss) ROW(attention)        \
-  ROW(reduce) ROW(scan) ROW(sort) ROW(histogram) ROW(gather) ROW(join) ROW(linalg)              \
-  ROW(random) ROW(recurrent) ROW(resample) ROW(pool_index) ROW(columns) ROW(grid) ROW(ctc) ROW(beam)
-
-#define ROW(family)                                                  \
+// The functions of a family. `view` has no kernel; `fused` lives in codegen/, `host` and `flow` in
+// runtime/.
+#define FAMILY(family)                                               \
   std::vector<TensorType> infer_##family(const Graph&, const Node&); \
   Work work_##family(const Graph&, const Node&);                     \
   KernelPtr make_##family(const StepDesc&);                          \
   bool accepts_##family(Op op, int index, const TensorRef& physical);
-TESSERA_FAMILIES(ROW)
-#undef ROW
-// clang-format on
+#include "ops/op_families.inc"
+#undef FAMILY
 
 std::vector<TensorType> infer_view(const Graph&, const Node&);
-std::vector<TensorType> infer_composite(const Graph&, const Node&);
+std::vector<TensorType> infer_flow(const Graph&, const Node&);
 
 }  // namespace tessera

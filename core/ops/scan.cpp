@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Running results along one dim: cumsum, cumprod, logcumsumexp (x, dim, backwards) and cummax,
-// cummin (x, dim) -> values, places. Rows where the dim is the innermost, else neighbours side by
+// cummin (x, dim) -> values, indices. Rows where the dim is the innermost, else neighbours side by
 // side; a few long rows are cut into chunks by their shape alone, whose totals are found first.
 #include "kernels/scan.h"
 
@@ -14,7 +14,7 @@
 namespace tessera {
 namespace {
 
-using kernels::kScanLanes;
+using kernels::kScanColumns;
 using kernels::ScanCarry;
 using kernels::ScanFns;
 using kernels::ScanKind;
@@ -24,7 +24,7 @@ constexpr int64_t kSmall = 8192;  // elements below which one thread does it
 constexpr int64_t kChunk = 8192;  // elements worth a chunk of their own
 constexpr int64_t kTasks = 8;     // tasks wanted
 
-bool has_places(Op op) {
+bool has_indices(Op op) {
   return op == Op::Cummax || op == Op::Cummin;
 }
 
@@ -48,9 +48,9 @@ class ScanKernel final : public Kernel {
   explicit ScanKernel(const StepDesc& d)
       : x_(d.inputs[d.args.operand(0)]),
         y_(d.outputs[0]),
-        index_(has_places(d.op) ? d.outputs[1] : d.outputs[0]),
-        places_(has_places(d.op)),
-        fns_(kernels::scan_fns(kind_of(d.op), x_.dtype)) {
+        index_(has_indices(d.op) ? d.outputs[1] : d.outputs[0]),
+        indexed_(has_indices(d.op)),
+        fns_(kernels::scan_kernels().find(kind_of(d.op), x_.dtype)) {
     user_check(fns_ != nullptr, "no {} kernel for {}", op_text(d.op), name_of(x_.dtype));
     const auto rank = static_cast<int64_t>(x_.shape.size());
     const auto dim = static_cast<size_t>(wrap_dim(d.args.integer(1), rank));
@@ -71,9 +71,9 @@ class ScanKernel final : public Kernel {
     if (inner.step == std::array<int64_t, 3>{1, 1, 1} && inner.size > 1 && step_[0] != 1 &&
         step_[0] != -1) {
       width_ = inner.size;
-      tile_ = std::min(width_, kScanLanes);
+      tile_ = std::min(width_, kScanColumns);
       tiles_ = (width_ + tile_ - 1) / tile_;
-      by_lanes_ = true;
+      by_columns_ = true;
       kept_.pop_back();
       if (kept_.empty()) kept_.push_back({});
     }
@@ -92,14 +92,14 @@ class ScanKernel final : public Kernel {
     if (depth_ == 0 || blocks_ == 0) return;
     auto* carry = reinterpret_cast<ScanCarry*>(c.scratch);
     const auto [begin, end] = thread_range(c, blocks_ * chunks_);
-    if (chunks_ == 1 && !by_lanes_) {
+    if (chunks_ == 1 && !by_columns_) {
       const auto& step = kept_.back().step;
       for_runs(kept_, begin, end, [&](const auto& at, int64_t n) {
         ScanPiece p = piece(c, at, 0, 1);
         p.rows = n;
         p.x_row = step[0];
         p.y_row = step[1];
-        p.index_row = places_ ? step[2] : 0;
+        p.index_row = indexed_ ? step[2] : 0;
         fns_->rows(p, carry + c.thread);
       });
       return;
@@ -120,26 +120,26 @@ class ScanKernel final : public Kernel {
       for_blocks(c, t / chunks_, t / chunks_ + 1, [&](ScanPiece& p) {
         cut(p, t % chunks_);
         ScanCarry before;
-        fns_->init(&before, p.lanes);
-        for (int64_t k = 1; k <= t % chunks_; ++k) fns_->join(&before, carry + t - k, p.lanes);
+        fns_->init(&before, p.columns);
+        for (int64_t k = 1; k <= t % chunks_; ++k) fns_->join(&before, carry + t - k, p.columns);
         run_piece(p, &before);
       });
   }
 
  private:
-  // The whole depth of a row, or of `lanes` neighbours from `first` on.
+  // The whole depth of a row, or of `columns` neighbours from `first` on.
   ScanPiece piece(const RunCtx& c, const std::array<int64_t, 3>& at, int64_t first,
-                  int64_t lanes) const {
+                  int64_t columns) const {
     const int64_t size = size_of(x_.dtype);
     ScanPiece p;
     p.x = c.ptr<const std::byte>(x_) + (at[0] + start_[0] + first) * size;
     p.y = c.ptr<std::byte>(y_) + (at[1] + start_[1] + first) * size;
-    if (places_) p.index = c.ptr<int64_t>(index_) + at[2] + start_[2] + first;
+    if (indexed_) p.index = c.ptr<int64_t>(index_) + at[2] + start_[2] + first;
     p.x_step = step_[0];
     p.y_step = step_[1];
     p.index_step = step_[2];
     p.len = depth_;
-    p.lanes = lanes;
+    p.columns = columns;
     return p;
   }
 
@@ -159,21 +159,21 @@ class ScanKernel final : public Kernel {
     const int64_t first = chunk * chunk_, size = size_of(x_.dtype);
     p.x = static_cast<const std::byte*>(p.x) + first * step_[0] * size;
     p.y = static_cast<std::byte*>(p.y) + first * step_[1] * size;
-    if (places_) p.index += first * step_[2];
+    if (indexed_) p.index += first * step_[2];
     p.first = first;
     p.len = std::clamp<int64_t>(depth_ - first, 0, chunk_);
   }
 
   void scan(const ScanPiece& p, ScanCarry* carry) const {
-    fns_->init(carry, p.lanes);
+    fns_->init(carry, p.columns);
     run_piece(p, carry);
   }
   void run_piece(const ScanPiece& p, ScanCarry* carry) const {
-    by_lanes_ ? fns_->lanes(p, carry) : fns_->row(p, carry);
+    by_columns_ ? fns_->columns(p, carry) : fns_->row(p, carry);
   }
 
   TensorRef x_, y_, index_;
-  bool places_, by_lanes_ = false;
+  bool indexed_, by_columns_ = false;
   const ScanFns* fns_;
   Nest<3> kept_;
   std::array<int64_t, 3> start_{}, step_{1, 1, 1};
@@ -189,7 +189,7 @@ std::vector<TensorType> infer_scan(const Graph& g, const Node& n) {
   user_check(n.op != Op::Logcumsumexp || is_float(x.dtype), "[logcumsumexp] of {}",
              name_of(x.dtype));
   std::vector<TensorType> out{{x.dtype, x.shape, {}}};
-  if (has_places(n.op)) out.push_back({DType::I64, x.shape, {}});
+  if (has_indices(n.op)) out.push_back({DType::I64, x.shape, {}});
   return out;
 }
 

@@ -25,7 +25,7 @@ size_t dim_arg(Op op) {
   return is_grad(op) ? 2 : 1;
 }
 
-enum class Mode { kRows, kLanes, kScattered };
+enum class Mode { kRows, kColumns, kScattered };
 
 class SoftmaxKernel final : public Kernel {
  public:
@@ -48,9 +48,9 @@ class SoftmaxKernel final : public Kernel {
     if (all_one(step_) || len_ == 1) {
       mode_ = Mode::kRows;
     } else if (all_one(nest_.back().step)) {
-      mode_ = Mode::kLanes;
+      mode_ = Mode::kColumns;
       width_ = nest_.back().size;
-      // Lanes in blocks that two threads can share.
+      // Columns in blocks that two threads can share.
       constexpr int64_t kBlock = 64;
       blocks_ = (width_ + kBlock - 1) / kBlock;
       block_ = kBlock;
@@ -90,10 +90,10 @@ class SoftmaxKernel final : public Kernel {
         for_each(nest_, i / blocks_, i / blocks_ + 1, [&](const auto& at) {
           const int64_t n = std::min(block_, width_ - w);
           if (grad_)
-            k.lanes_grad(a + at[1] + w, b + at[2] + w, y + at[0] + w, len_, step_[1], step_[2],
-                         step_[0], n, log_);
+            k.columns_grad(a + at[1] + w, b + at[2] + w, y + at[0] + w, len_, step_[1], step_[2],
+                           step_[0], n, log_);
           else
-            k.lanes(a + at[1] + w, y + at[0] + w, len_, step_[1], step_[0], n, log_);
+            k.columns(a + at[1] + w, y + at[0] + w, len_, step_[1], step_[0], n, log_);
         });
       }
     }
@@ -102,33 +102,33 @@ class SoftmaxKernel final : public Kernel {
  private:
   // One unit of work: a row, or a block of neighbours.
   int64_t unit_bytes() const {
-    return whole_lines(len_ * (mode_ == Mode::kLanes ? block_ : 1) * 4);
+    return whole_lines(len_ * (mode_ == Mode::kColumns ? block_ : 1) * 4);
   }
 
   void run_copied(const RunCtx& c) const {
     const kernels::SoftmaxKernels& k = kernels::softmax_kernels();
-    const bool lanes = mode_ == Mode::kLanes;
+    const bool columns = mode_ == Mode::kColumns;
     auto* copy_a = reinterpret_cast<float*>(c.scratch + 2 * unit_bytes() * c.thread);
     auto* copy_b = reinterpret_cast<float*>(c.scratch + (2 * c.thread + 1) * unit_bytes());
-    // Rows of the copy: the elements of a row, or the neighbours at one place of the softmax dim.
-    const int64_t rows = lanes ? len_ : 1;
+    // Rows of the copy: the elements of a row, or the neighbours at one index of the softmax dim.
+    const int64_t rows = columns ? len_ : 1;
     auto read = [&](const TensorRef& t, int which, int64_t at, int64_t n, float* to) {
       const int64_t size = size_of(t.dtype);
       for (int64_t r = 0; r < rows; ++r)
-        widen_row(c.ptr<std::byte>(t) + (at + (lanes ? r * step_[which] : 0)) * size, t.dtype,
-                  lanes ? 1 : step_[which], to + r * block_, n);
+        widen_row(c.ptr<std::byte>(t) + (at + (columns ? r * step_[which] : 0)) * size, t.dtype,
+                  columns ? 1 : step_[which], to + r * block_, n);
     };
     const auto [begin, end] = thread_range(c, count_of(nest_) * blocks_);
     for (int64_t i = begin; i < end; ++i)
       for_each(nest_, i / blocks_, i / blocks_ + 1, [&](const auto& at) {
-        const int64_t w = i % blocks_ * block_, n = lanes ? std::min(block_, width_ - w) : len_;
-        const int64_t first = lanes ? w : 0;
+        const int64_t w = i % blocks_ * block_, n = columns ? std::min(block_, width_ - w) : len_;
+        const int64_t first = columns ? w : 0;
         read(a_, 1, at[1] + first, n, copy_a);
         if (grad_) read(b_, 2, at[2] + first, n, copy_b);
-        if (lanes && grad_)
-          k.lanes_grad(copy_a, copy_b, copy_a, len_, block_, block_, block_, n, log_);
-        else if (lanes)
-          k.lanes(copy_a, copy_a, len_, block_, block_, n, log_);
+        if (columns && grad_)
+          k.columns_grad(copy_a, copy_b, copy_a, len_, block_, block_, block_, n, log_);
+        else if (columns)
+          k.columns(copy_a, copy_a, len_, block_, block_, n, log_);
         else if (grad_)
           k.rows_grad(copy_a, copy_b, copy_a, 1, 0, 0, 0, len_, log_);
         else
@@ -136,8 +136,8 @@ class SoftmaxKernel final : public Kernel {
         for (int64_t r = 0; r < rows; ++r)
           narrow_row(copy_a + r * block_,
                      c.ptr<std::byte>(out_) +
-                         (at[0] + first + (lanes ? r * step_[0] : 0)) * size_of(out_.dtype),
-                     out_.dtype, lanes ? 1 : step_[0], n);
+                         (at[0] + first + (columns ? r * step_[0] : 0)) * size_of(out_.dtype),
+                     out_.dtype, columns ? 1 : step_[0], n);
       });
   }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The sort family: rows of ops.def and the kernels that sort whole rows (sort, mode, a topk of much
 // of the row). Threads take rows; a few long rows are sorted by all threads digit by digit. The
-// order of pairs of key and place is total, so the result does not depend on the way.
+// order of pairs of key and index is total, so the result does not depend on the way.
 #include "ops/sort_impl.h"
 
 namespace tessera {
@@ -116,7 +116,7 @@ class SortKernel final : public Kernel {
     c.barrier();
   }
 
-  // The first longest run of equal elements; its last place.
+  // The first longest run of equal elements; the index of its last.
   void store_mode(const RunCtx& c, const std::array<int64_t, 3>& at, const std::byte* pairs) const {
     int64_t best = 0, longest = 0;
     for (int64_t i = 0; i < rows_.len;) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the kernels of the sort family share: the rows along one dim of an operand and of its two
-// results, values and places.
+// results, values and indices.
 #pragma once
 
 #include <algorithm>
@@ -56,7 +56,7 @@ struct OrderRows {
     return {c.ptr<const std::byte>(x) + (at[0] + first * step[0]) * size_of(x.dtype), step[0], n,
             first, descending};
   }
-  // Calls f(place of a row, the row) for rows [begin, end). Rows across memory are copied a few
+  // Calls f(offsets of a row, the row) for rows [begin, end). Rows across memory are copied a few
   // neighbours at a time into `memory`, which has packed_bytes().
   template <typename F>
   void for_packed(const RunCtx& c, int64_t begin, int64_t end, bool descending, std::byte* memory,

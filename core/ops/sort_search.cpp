@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// searchsorted(sorted, values, right, out_int32): places in rows of a sorted sequence. The rows of
-// values have a sequence each, or all have the same. isin(sorted, values): whether they are there.
+// searchsorted(sorted, values, right, out_int32): indices into rows of a sorted sequence. The rows
+// of values have a sequence each, or all have the same. isin(sorted, values): whether they are
+// there.
 #include "ops/sort_impl.h"
 #include "ops/widened.h"
 

@@ -56,7 +56,7 @@ class TopkKernel final : public Kernel {
   }
 
  private:
-  // Number of pairs in a thread's area, kept behind them.
+  // Number of pairs in a thread's area, kept after them.
   int64_t* number(const std::byte* area) const {
     return reinterpret_cast<int64_t*>(const_cast<std::byte*>(area) + area_ - 64);
   }
@@ -81,8 +81,7 @@ class RankKernel final : public Kernel {
               d.args.boolean(d.op == Op::Kthvalue ? 3 : 2)),
         k_(d.op == Op::Kthvalue ? d.args.integer(1) : 0),
         shared_(rows_.shared()) {
-    // Room for a part of the row and one more, for threads that share it all parts lie behind each
-    // other.
+    // Room for a part of the row and one more, for threads that share it: their parts are adjacent.
     pairs_bytes_ = whole_lines((rows_.len + 1) * rows_.fns->pair);
   }
 
@@ -106,7 +105,7 @@ class RankKernel final : public Kernel {
     int64_t nans, have;
   };
 
-  // Place in the sorted row of the element that is asked for.
+  // Index in the sorted row of the element that is asked for.
   int64_t rank(int64_t nans) const {
     const int64_t n = rows_.len;
     if (op_ == Op::Kthvalue) return k_ - 1;
@@ -155,7 +154,7 @@ class RankKernel final : public Kernel {
     std::byte* pairs = c.scratch + c.threads * int64_t(sizeof(Table));
     const auto [begin, end] = thread_range(c, rows_.len, 64);
     const SortRow row = rows_.row(c, at, false, begin, end - begin);
-    // One more pair per part: `of_bin` writes one behind.
+    // One more pair per part: `of_bin` may write one past the end.
     auto part = [&](int t, int64_t from) { return pairs + from * rows_.fns->pair + t * 64; };
     std::fill(own.bins, own.bins + kSelectBins, 0);
     rows_.fns->coarse(row, own.bins);

@@ -147,8 +147,8 @@ int64_t strided_offset(const Args& args, int64_t count) {
   return product(size) == 0 ? 0 : offset;
 }
 
-// Strides of `shape` over the elements of `in`, innermost first. Dims of the operand that lie
-// behind each other form one run; the new dims must cut the runs, not cross them.
+// Strides of `shape` over the elements of `in`, innermost first. Dims of the operand that are
+// contiguous with each other form one run; the new dims must cut the runs, not cross them.
 std::optional<Dims> viewed_strides(const TensorRef& in, const Dims& shape) {
   if (product(shape) == 0) return dense_strides(shape);
   struct Run {
@@ -189,12 +189,12 @@ int64_t wrap_dim(int64_t dim, int64_t rank) {
 
 SliceRange slice_range(int64_t size, const Arg& start, const Arg& end, int64_t step) {
   user_check(step > 0, "[slice] step must be positive, got {}", step);
-  auto place = [size](int64_t i) {
+  auto clamped = [size](int64_t i) {
     if (i < 0) i += size;
     return std::clamp<int64_t>(i, 0, size);
   };
-  const int64_t b = start.is_none() ? 0 : place(start.i);
-  const int64_t e = std::max(b, end.is_none() ? size : place(end.i));
+  const int64_t b = start.is_none() ? 0 : clamped(start.i);
+  const int64_t e = std::max(b, end.is_none() ? size : clamped(end.i));
   const int64_t span = e - b;
   return {b, step, span / step + (span % step != 0)};
 }

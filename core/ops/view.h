@@ -24,7 +24,7 @@ struct SliceRange {
 SliceRange slice_range(int64_t size, const Arg& start, const Arg& end, int64_t step);
 
 // The result of view op `op` with logical shape `out_shape`, aliasing `in`; nothing if no strides
-// can express it (a `view` across dims that do not lie behind each other), in which case the
+// can express it (a `view` across dims that are not contiguous), in which case the
 // operand must be copied first.
 std::optional<TensorRef> apply_view(Op op, const Args& args, const TensorRef& in,
                                     const Dims& out_shape);

@@ -15,7 +15,7 @@ namespace tessera {
 
 namespace {
 
-namespace simd = kernels::TESSERA_ISA;
+namespace simd = kernels::v3;
 
 constexpr size_t kMaxTensors = 32;
 // f32 copies of one piece: what the second-level caches of a few cores hold.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The optimizer as pointwise ops on parameter, gradient and state, one group of nodes per
 // parameter: fusion makes one kernel of each, or the epilogue of the product that makes the
-// gradient. Hyper-parameters are scalars read from the state "hyper:<group>", so a new learning
-// rate never recompiles.
+// gradient. Hyper-parameters are scalars read from a state of the group, so a new learning rate
+// never recompiles.
 #include <algorithm>
 #include <optional>
 
@@ -63,7 +63,8 @@ void adjust_loss_scale(Builder& b, ValueId scale, const std::vector<Term>& gradi
   }
   if (!large) return;
   Graph& g = b.graph();
-  Term steps{&b, g.add_source(SourceKind::kBuffer, "loss:steps", {DType::F32, {}, {}})};
+  Source counter{SourceKind::kLossSteps, kNoValue, "loss:steps"};
+  Term steps{&b, add_state(g, std::move(counter), {DType::F32, {}, {}})};
   Term old{&b, scale}, now = steps + 1.0;
   Term due = apply(Op::Le, kPeriod, now);
   Term up = apply(Op::ClampMax, old * 2.0, kLargest);
@@ -94,7 +95,7 @@ bool append_optimizer(Graph& g, const PassContext&) {
   std::vector<OptimizerGroup> groups = std::move(g.optimizer);
   g.optimizer.clear();
   std::optional<Term> unscale;
-  const Source* source = find_source(g, kLossScale, {DType::F32, {}, {}});
+  const Source* source = g.find_source(SourceKind::kLossScale);
   const ValueId scale = source ? source->value : kNoValue;
   if (source) unscale = 1.0 / Term{&b, scale};
   std::deque<UpdateGroup> updates;

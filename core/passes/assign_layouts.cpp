@@ -21,29 +21,6 @@ std::vector<int> order_dims(Order order, int rank) {
   return dims;
 }
 
-bool is_spatial(Op op) {
-  switch (op) {
-    case Op::MaxPool:
-    case Op::MaxPoolGrad:
-    case Op::AvgPool:
-    case Op::AvgPoolGrad:
-    case Op::AdaptiveAvgPool:
-    case Op::AdaptiveAvgPoolGrad:
-    case Op::AdaptiveMaxPool:
-    case Op::AdaptiveMaxPoolGrad:
-    case Op::Resample:
-    case Op::ResampleGrad:
-    case Op::GroupNorm:
-    case Op::GroupNormGrad:
-    case Op::BatchNorm:
-    case Op::BatchNormEval:
-    case Op::BatchNormGrad:
-      return true;
-    default:
-      return false;
-  }
-}
-
 // A reshape that keeps dim 0 keeps the batch-innermost order.
 bool keeps_batch(const Graph& g, const Node& n) {
   if (n.op != Op::View) return false;
@@ -63,7 +40,7 @@ class Layouts {
     if (!any) return false;
     for (const Node& n : g_.nodes) forward(n);
     for (size_t i = g_.nodes.size(); i-- > 0;) demand(g_.nodes[i]);
-    // Reshapes follow their operand, which a demand from behind may have moved.
+    // Reshapes follow their operand, whose order a demand of a later node may have changed.
     for (const Node& n : g_.nodes)
       if (keeps_batch(g_, n) && order_[n.operands[0]] == Order::kLanes)
         order_[n.results[0]] = Order::kLanes;
@@ -84,7 +61,7 @@ class Layouts {
                                                : g_.type(n.operands[1]).shape;
     const Dims w = n.op == Op::ConvWeightGrad ? a.ints(2) : g_.type(n.operands[1]).shape;
     switch (preferred_conv_order(x, w, a.ints(3), fwd ? a.integer(8) : a.integer(6))) {
-      case ConvOrder::kLanes:
+      case ConvOrder::kChwn:
         return Order::kLanes;
       case ConvOrder::kChannelsLast:
         return Order::kChannelsLast;
@@ -104,7 +81,7 @@ class Layouts {
       order_[n.results[0]] = conv_order(n);
       return;
     }
-    if (is_spatial(n.op)) {
+    if (has_fact(n.op, kAnyLayout)) {
       Order o = order_[n.operands[0]];
       // In a backward op the saved activation decides, the gradient may still be in any order.
       if (o == Order::kRowMajor && n.operands.size() > 1 && is_image(n.operands[1]))
@@ -144,7 +121,7 @@ class Layouts {
     Order o = Order::kRowMajor;
     if (n.op == Op::Convolution || n.op == Op::ConvInputGrad || n.op == Op::ConvWeightGrad)
       o = conv_order(n);
-    else if (is_spatial(n.op) || is_pointwise(n.op))
+    else if (has_fact(n.op, kAnyLayout) || is_pointwise(n.op))
       o = order_[n.results[0]];
     else if (keeps_batch(g_, n))
       o = wanted(n.results[0]);
@@ -160,7 +137,7 @@ class Layouts {
     rewrite(g_, [&](Node& n, Builder& b) -> std::vector<ValueId> {
       bool conv =
           n.op == Op::Convolution || n.op == Op::ConvInputGrad || n.op == Op::ConvWeightGrad;
-      if (!conv && !is_spatial(n.op)) return {};
+      if (!conv && !has_fact(n.op, kAnyLayout)) return {};
       Order o = conv ? conv_order(n) : order_[n.results[0]];
       if (n.op == Op::GroupNormGrad || n.op == Op::BatchNormGrad) o = order_[n.operands[1]];
       for (size_t i = 0; i < n.operands.size(); ++i) {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rewrites composite rows into the few forms the rest of the compiler knows: addmm becomes mm and
-// pointwise ops (which fuse as its epilogue), a convolution's backward becomes one op per gradient,
-// mean becomes sum and a scale.
+// Rewrites rows into the few forms the rest of the compiler knows: addmm becomes mm and pointwise
+// ops (which fuse as its epilogue), mean becomes sum and a scale, views that reshape become `view`.
 #include "passes/pass.h"
 
 namespace tessera {
@@ -36,42 +35,6 @@ Values add_product(Node& n, Builder& b, Op product) {
   return {cast(c, t.dtype)};
 }
 
-// One op per gradient that is asked for. A transposed convolution is the input gradient of a plain
-// one, so its own input gradient is a plain convolution and its weight gradient has input and
-// output gradient swapped.
-Values split_conv_backward(Node& n, Builder& b) {
-  const Graph& g = b.graph();
-  const Args& a = n.args;
-  ValueId gy = n.arg_value(0), x = n.arg_value(1), w = n.arg_value(2);
-  bool transposed = a.boolean(7);
-  std::vector<int64_t> mask = a.ints(10);
-  Values out = n.results;  // what is not asked for is not used
-  auto like = [&](ValueId v) { return typed(g.type(v).dtype, g.type(v).shape); };
-  auto gradient = [&](Op op, ValueId first, ValueId second, ValueId of) {
-    Args args{{Arg::operand(0), Arg::operand(1), Arg::ints(g.type(of).shape), a.at(4), a.at(5),
-               a.at(6), a.at(9)}};
-    return b.add_node(op, {first, second}, std::move(args), {like(of)})[0];
-  };
-  if (mask[0] && transposed) {
-    Args args{{Arg::operand(0), Arg::operand(1), Arg::none(), a.at(4), a.at(5), a.at(6),
-               Arg::boolean(false), Arg::ints(std::vector<int64_t>(a.ints(4).size(), 0)), a.at(9)}};
-    out[0] = b.add_node(Op::Convolution, {gy, w}, std::move(args), {like(x)})[0];
-  } else if (mask[0]) {
-    out[0] = gradient(Op::ConvInputGrad, gy, w, x);
-  }
-  if (mask[1])
-    out[1] = transposed ? gradient(Op::ConvWeightGrad, x, gy, w)
-                        : gradient(Op::ConvWeightGrad, gy, x, w);
-  if (mask[2]) {
-    std::vector<int64_t> dims;
-    for (int d = 0; d < g.type(gy).rank(); ++d)
-      if (d != 1) dims.push_back(d);
-    out[2] = b.add(Op::Sum, {gy}, typed(g.type(gy).dtype, {g.type(gy).shape[1]}),
-                   {Arg::ints(dims), Arg::boolean(false)});
-  }
-  return out;
-}
-
 Values mean_as_sum(Node& n, Builder& b) {
   const Graph& g = b.graph();
   ValueId x = n.operands[0];
@@ -87,23 +50,6 @@ Values mean_as_sum(Node& n, Builder& b) {
   return {b.add(Op::Mul, {s}, typed(r.dtype, r.shape), {Arg::real(1.0 / count)})};
 }
 
-Values split_as_slices(Node& n, Builder& b) {
-  const Graph& g = b.graph();
-  const TensorType& x = g.type(n.operands[0]);
-  int64_t dim = n.args.integer_or(2, 0);
-  if (dim < 0) dim += x.rank();
-  Values out;
-  int64_t start = 0;
-  for (ValueId r : n.results) {
-    int64_t size = g.type(r).shape[dim];
-    out.push_back(b.add(
-        Op::Slice, {n.operands[0]}, typed(x.dtype, g.type(r).shape),
-        {Arg::integer(dim), Arg::integer(start), Arg::integer(start + size), Arg::integer(1)}));
-    start += size;
-  }
-  return out;
-}
-
 Values visit(Node& n, Builder& b) {
   const Graph& g = b.graph();
   switch (n.op) {
@@ -111,17 +57,8 @@ Values visit(Node& n, Builder& b) {
       return add_product(n, b, Op::Mm);
     case Op::Baddbmm:
       return add_product(n, b, Op::Bmm);
-    case Op::ConvBackward:
-      return split_conv_backward(n, b);
     case Op::Mean:
       return mean_as_sum(n, b);
-    case Op::Split:
-      return split_as_slices(n, b);
-    case Op::T: {
-      const TensorType& r = g.type(n.results[0]);
-      if (r.rank() < 2) return {n.operands[0]};
-      return {b.add(Op::Permute, {n.operands[0]}, r, {Arg::ints({1, 0})})};
-    }
     case Op::Transpose: {
       const TensorType& r = g.type(n.results[0]);
       int rank = r.rank();
@@ -132,7 +69,6 @@ Values visit(Node& n, Builder& b) {
       std::swap(dims[d0 < 0 ? d0 + rank : d0], dims[d1 < 0 ? d1 + rank : d1]);
       return {b.add(Op::Permute, {n.operands[0]}, r, {Arg::ints(dims)})};
     }
-    case Op::UnsafeView:
     case Op::View:
     case Op::Unsqueeze:
     case Op::Squeeze: {
@@ -140,9 +76,6 @@ Values visit(Node& n, Builder& b) {
       if (n.op == Op::View && n.args.ints(1) == r.shape) return {};
       return {b.add(Op::View, {n.operands[0]}, r, {Arg::ints(r.shape)})};
     }
-    case Op::Detach:
-    case Op::Alias:
-      return {n.operands[0]};
     case Op::Sum:
       // Sums are taken in the result's type; the row itself widens integers.
       if (g.type(n.operands[0]).dtype != g.type(n.results[0]).dtype &&

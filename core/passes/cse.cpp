@@ -6,6 +6,7 @@
 #include <functional>
 #include <unordered_map>
 
+#include "ops/flow.h"
 #include "passes/pass.h"
 
 namespace tessera {
@@ -35,6 +36,10 @@ bool backward(const Graph& g, const Node& n) {
   return n.loc >= 0 && g.locations[n.loc].backward;
 }
 
+int turn(const Graph& g, const Node& n) {
+  return n.loc < 0 ? 0 : g.locations[n.loc].turn;
+}
+
 // Worth doing twice rather than keeping from forward to backward.
 bool cheap_across(const Graph& g, const Node& a, const Node& b) {
   constexpr int kCheapFlops = 4;
@@ -43,11 +48,14 @@ bool cheap_across(const Graph& g, const Node& a, const Node& b) {
 }
 
 bool same(const Graph& g, const Node& a, const Node& b) {
+  if (turn(g, a) != turn(g, b)) return false;
   if (a.op != b.op || a.operands != b.operands || !(a.args == b.args) ||
       a.results.size() != b.results.size())
     return false;
   for (size_t i = 0; i < a.results.size(); ++i)
     if (!(g.type(a.results[i]) == g.type(b.results[i]))) return false;
+  for (size_t i = 0; i < a.bodies.size(); ++i)
+    if (!same_body(*a.bodies[i], *b.bodies[i])) return false;
   return true;
 }
 
@@ -56,7 +64,7 @@ bool same(const Graph& g, const Node& a, const Node& b) {
 bool cse(Graph& g, const PassContext&) {
   std::unordered_multimap<size_t, Node> seen;
   return rewrite(g, [&](Node& n, Builder&) -> std::vector<ValueId> {
-    if (n.op == Op::HostCall || n.body) return {};
+    if (n.body || !is_pure(n)) return {};
     size_t h = hash_node(g, n);
     auto [begin, end] = seen.equal_range(h);
     for (auto it = begin; it != end; ++it)

@@ -82,8 +82,9 @@ struct Emit {
 
 Values training_forward(Node& n, Builder& b) {
   Emit e(b, n.arg_value(0));
-  ValueId x = e.f32(n.arg_value(0)), w = e.f32(n.arg_value(1)), bias = e.f32(n.arg_value(2)),
-          rm = e.f32(n.arg_value(3)), rv = e.f32(n.arg_value(4));
+  ValueId x = e.f32(n.arg_value(0)), w = e.f32(n.arg_value_or_none(1)),
+          bias = e.f32(n.arg_value_or_none(2)), rm = e.f32(n.arg_value_or_none(3)),
+          rv = e.f32(n.arg_value_or_none(4));
   double momentum = n.args.real(6), eps = n.args.real(7);
   if (!n.args.boolean(5)) {
     ValueId rstd = e.rsqrt_of(rv, eps);
@@ -111,7 +112,7 @@ Values training_forward(Node& n, Builder& b) {
 
 Values backward(Node& n, Builder& b) {
   Emit e(b, n.arg_value(1));
-  ValueId gy = e.f32(n.arg_value(0)), x = e.f32(n.arg_value(1)), w = e.f32(n.arg_value(2));
+  ValueId gy = e.f32(n.arg_value(0)), x = e.f32(n.arg_value(1)), w = e.f32(n.arg_value_or_none(2));
   bool train = n.args.boolean(7);
   double eps = n.args.real(8);
   ValueId mean = e.f32(train ? n.arg_value(5) : n.arg_value(3));
@@ -132,8 +133,9 @@ Values backward(Node& n, Builder& b) {
 
 Values evaluation(Node& n, Builder& b) {
   Emit e(b, n.arg_value(0));
-  ValueId x = e.f32(n.arg_value(0)), w = e.f32(n.arg_value(1)), bias = e.f32(n.arg_value(2)),
-          rm = e.f32(n.arg_value(3)), rv = e.f32(n.arg_value(4));
+  ValueId x = e.f32(n.arg_value(0)), w = e.f32(n.arg_value_or_none(1)),
+          bias = e.f32(n.arg_value_or_none(2)), rm = e.f32(n.arg_value(3)),
+          rv = e.f32(n.arg_value(4));
   ValueId y = e.normalised(x, rm, e.rsqrt_of(rv, n.args.real(6)), w, bias);
   return e.results(n, {y, n.results[1], n.results[2]});
 }

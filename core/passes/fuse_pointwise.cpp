@@ -19,10 +19,7 @@ constexpr int kMaxNodes = 64;              // keeps compile time of one kernel i
 constexpr int kMaxPointers = 24;           // operands + results of one kernel
 constexpr int kCheapFlops = 4;             // of an op that is repeated rather than written and read
 constexpr int64_t kRepeatBytes = 1 << 16;  // below that memory costs nothing
-
-bool is_fusible_reduction(Op op) {
-  return op == Op::Sum || op == Op::Amax || op == Op::Amin;
-}
+constexpr int kAnyTurn = -1;
 
 // Opaque numbers are only copied, by codegen if there is but one (else by joining).
 bool codegen_type(const TensorType& t, Op op) {
@@ -36,6 +33,7 @@ struct Unit {
   bool fusible = false;
   std::vector<int64_t> reduced;  // dims its reductions run over; one set per group
   bool reduces = false;
+  int turn = kAnyTurn;  // see Location; backward goes with any
   int first() const { return nodes.front(); }
   int last() const { return nodes.back(); }
 };
@@ -51,8 +49,9 @@ class Fuser {
       Unit u;
       u.nodes = {i};
       u.fusible = fusible(g.nodes[i]);
+      u.turn = turn_of(g.nodes[i]);
       if (u.fusible) u.shape = iteration_shape(g.nodes[i]);
-      if (u.fusible && is_fusible_reduction(g.nodes[i].op)) {
+      if (u.fusible && has_fact(g.nodes[i].op, kFuses)) {
         u.reduces = true;
         u.reduced = reduced_dims(g.nodes[i]);
       }
@@ -61,8 +60,8 @@ class Fuser {
     }
   }
 
-  bool run(bool one_by_one) {
-    for (int i = 0; i < count() && !one_by_one; ++i) {
+  bool run(bool unfused) {
+    for (int i = 0; i < count() && !unfused; ++i) {
       const Node& n = g_.nodes[i];
       if (!units_[unit_of_[i]].fusible) continue;
       for (ValueId v : n.operands)
@@ -71,7 +70,7 @@ class Fuser {
       for (ValueId v : n.operands) readers_[v].push_back(i);
     }
     uses_ = use_counts(g_);
-    for (int i = count(); i-- > 0 && !one_by_one;)
+    for (int i = count(); i-- > 0 && !unfused;)
       repeat_if_cheap(i);  // readers first: they bring new readers
     return rebuild();
   }
@@ -79,12 +78,19 @@ class Fuser {
  private:
   int count() const { return static_cast<int>(g_.nodes.size()); }
 
+  // What is made again for backward must not be made early, with forward.
+  int turn_of(const Node& n) const {
+    if (n.loc < 0) return kAnyTurn;
+    const Location& l = g_.locations[n.loc];
+    return l.backward && l.turn == 0 ? kAnyTurn : l.turn;
+  }
+
   bool fusible(const Node& n) const {
     for (ValueId v : n.operands)
       if (!codegen_type(g_.type(v), n.op)) return false;
     for (ValueId v : n.results)
       if (!codegen_type(g_.type(v), n.op) || g_.type(v).count() == 0) return false;
-    if (is_fusible_reduction(n.op))
+    if (has_fact(n.op, kFuses))
       return is_float(g_.type(n.operands[0]).dtype) && g_.type(n.operands[0]).count() > 0;
     return is_pointwise(n.op);
   }
@@ -108,10 +114,24 @@ class Fuser {
     for (int i : to.nodes)
       for (ValueId v : g_.nodes[i].operands) {
         int p = producer_[v];
-        if (p >= 0 && is_fusible_reduction(g_.nodes[p].op) &&
+        if (p >= 0 && has_fact(g_.nodes[p].op, kFuses) &&
             std::binary_search(from.nodes.begin(), from.nodes.end(), p))
           return true;
       }
+    return false;
+  }
+
+  // A region draws random numbers with keys that lie in memory and that nothing else of it reads.
+  bool uses_key(const Unit& draws, const Unit& other) const {
+    std::set<ValueId> keys;
+    for (int i : draws.nodes)
+      if (g_.nodes[i].op == Op::Uniform) keys.insert(g_.nodes[i].operands[0]);
+    for (int i : other.nodes) {
+      const Node& n = g_.nodes[i];
+      if (keys.count(n.results[0])) return true;
+      for (ValueId v : n.operands)
+        if (n.op != Op::Uniform && keys.count(v)) return true;
+    }
     return false;
   }
 
@@ -158,14 +178,17 @@ class Fuser {
     const Unit &ua = units_[a], &ub = units_[b];
     if (!ua.fusible || !ub.fusible || ua.shape != ub.shape) return;
     if (ua.reduces && ub.reduces && ua.reduced != ub.reduced) return;
+    if (ua.turn != ub.turn && ua.turn != kAnyTurn && ub.turn != kAnyTurn) return;
     if (static_cast<int>(ua.nodes.size() + ub.nodes.size()) > kMaxNodes) return;
     if (reads_reduction(ua, ub) || reads_reduction(ub, ua)) return;
+    if (uses_key(ua, ub) || uses_key(ub, ua)) return;
     if (path_outside(a, b) || path_outside(b, a)) return;
     if (pointers(ua, ub) > kMaxPointers) return;
     std::vector<int> merged;
     std::merge(ua.nodes.begin(), ua.nodes.end(), ub.nodes.begin(), ub.nodes.end(),
                std::back_inserter(merged));
     for (int i : ub.nodes) unit_of_[i] = a;
+    units_[a].turn = std::max(ua.turn, ub.turn);
     units_[b].nodes.clear();
     units_[b].fusible = false;
     if (ub.reduces) {
@@ -181,7 +204,7 @@ class Fuser {
     auto it = readers_.find(v);
     if (it == readers_.end()) return;
     for (int r : it->second)
-      if (is_fusible_reduction(g_.nodes[i].op) || is_fusible_reduction(g_.nodes[r].op))
+      if (has_fact(g_.nodes[i].op, kFuses) || has_fact(g_.nodes[r].op, kFuses))
         try_merge(unit_of_[r], unit_of_[i]);
   }
 
@@ -275,7 +298,7 @@ class Fuser {
   // A lone reduction has a kernel that was compiled ahead of time; half precision it would copy.
   bool stands_alone(const Unit& u) const {
     const Node& n = g_.nodes[u.nodes[0]];
-    return u.nodes.size() == 1 && u.repeats.empty() && is_fusible_reduction(n.op) &&
+    return u.nodes.size() == 1 && u.repeats.empty() && has_fact(n.op, kFuses) &&
            size_of(g_.type(n.operands[0]).dtype) >= 4;
   }
 
@@ -334,7 +357,7 @@ class Fuser {
 
 bool fuse_pointwise(Graph& g, const PassContext& ctx) {
   dce(g, ctx);
-  return Fuser(g).run(ctx.one_by_one);
+  return Fuser(g).run(ctx.unfused);
 }
 
 }  // namespace tessera

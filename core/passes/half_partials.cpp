@@ -10,6 +10,8 @@
 namespace tessera {
 namespace {
 
+constexpr Setting<bool> kHalfPartials{"half_partials", false};
+
 using Values = std::vector<ValueId>;
 
 constexpr int64_t kPiece = 64;  // reduction steps of a partial sum
@@ -88,7 +90,7 @@ Values visit(Node& n, Builder& b) {
 }  // namespace
 
 bool half_partials(Graph& g, const PassContext& ctx) {
-  return ctx.half_partials && rewrite(g, visit);
+  return ctx.settings.get(kHalfPartials) && rewrite(g, visit);
 }
 
 }  // namespace tessera

@@ -2,34 +2,32 @@
 #include "passes/optimizer_terms.h"
 
 #include <algorithm>
+#include <optional>
+
+#include "base/promote.h"
 
 namespace tessera {
 namespace {
 
 DType joined(const TensorType& x, const TensorType& y) {
   if ((x.rank() == 0) != (y.rank() == 0)) return x.rank() == 0 ? y.dtype : x.dtype;
-  return x.dtype == DType::F64 || y.dtype == DType::F64 ? DType::F64 : x.dtype;
+  return promote(x.dtype, y.dtype);
 }
 
-Dims broadcast(const Dims& x, const Dims& y) {
-  const Dims& longer = x.size() >= y.size() ? x : y;
-  const Dims& other = x.size() >= y.size() ? y : x;
-  Dims out = longer;
-  const size_t skip = longer.size() - other.size();
-  for (size_t i = 0; i < other.size(); ++i) out[skip + i] = std::max(out[skip + i], other[i]);
-  return out;
-}
-
-bool compares(Op op) {
-  return op == Op::Gt || op == Op::Lt || op == Op::Le || op == Op::Eq || op == Op::LogicalNot;
+Dims common_shape(const Dims& x, const Dims& y) {
+  std::optional<Dims> out = broadcast(x, y);
+  invariant(out.has_value(), "terms of an update do not broadcast");
+  return std::move(*out);
 }
 
 TensorType result_of(Op op, const TensorType& x, const TensorType& y) {
-  return {compares(op) ? DType::Bool : joined(x, y), broadcast(x.shape, y.shape), {}};
+  return {pointwise_rule(op) == DTypeRule::kBool ? DType::Bool : joined(x, y),
+          common_shape(x.shape, y.shape),
+          {}};
 }
 
 TensorType like(Op op, const TensorType& x) {
-  return {compares(op) ? DType::Bool : x.dtype, x.shape, {}};
+  return {pointwise_rule(op) == DTypeRule::kBool ? DType::Bool : x.dtype, x.shape, {}};
 }
 
 }  // namespace
@@ -57,18 +55,18 @@ Term cast(Term x, DType to) {
 
 Term where(Term condition, Term x, Term y) {
   TensorType t = result_of(Op::Where, x.type(), y.type());
-  t.shape = broadcast(condition.type().shape, t.shape);
+  t.shape = common_shape(condition.type().shape, t.shape);
   return {x.b, x.b->add(Op::Where, {condition.v, x.v, y.v}, t)};
 }
 
 Term where(Term condition, Term x, double y) {
-  TensorType t{x.type().dtype, broadcast(condition.type().shape, x.type().shape), {}};
+  TensorType t{x.type().dtype, common_shape(condition.type().shape, x.type().shape), {}};
   return {x.b, x.b->pointwise(Op::Where, {Arg::operand(0), Arg::operand(1), Arg::real(y)},
                               {condition.v, x.v}, t)};
 }
 
 Term where(Term condition, double x, Term y) {
-  TensorType t{y.type().dtype, broadcast(condition.type().shape, y.type().shape), {}};
+  TensorType t{y.type().dtype, common_shape(condition.type().shape, y.type().shape), {}};
   return {y.b, y.b->pointwise(Op::Where, {Arg::operand(0), Arg::real(x), Arg::operand(1)},
                               {condition.v, y.v}, t)};
 }
@@ -84,22 +82,25 @@ Term sum(Term x, std::vector<int64_t> dims) {
   return {x.b, x.b->add(Op::Sum, {x.v}, t, {Arg::ints(dims), Arg::boolean(keep)})};
 }
 
-const Source* find_source(const Graph& g, const std::string& name, const TensorType& type) {
-  for (const Source& s : g.sources) {
-    if (s.name != name) continue;
-    user_check(g.type(s.value).same_logical(type), "[state] \"{}\" is {}, not {}", name,
-               to_string(g.type(s.value)), to_string(type));
-    return &s;
-  }
-  return nullptr;
+ValueId add_state(Graph& g, Source s, const TensorType& type) {
+  const bool known = std::any_of(g.sources.begin(), g.sources.end(), [&](const Source& other) {
+    return state_key(other) == state_key(s);
+  });
+  user_check(!known, "[state] the optimizer adds \"{}\", which the text has already",
+             state_name(s));
+  return g.add_source(std::move(s), type);
 }
 
 Term UpdateGroup::slot(const char* state, DType dtype, const std::string& value) {
   return shared(fmt::format("{} {}", state, value), [&] {
-    const std::string name = fmt::format("{}:{}", state, o_.group);
-    const TensorType type{dtype, {kHyperSlots}, {}};
-    const Source* found = find_source(b_.graph(), name, type);
-    ValueId all = found ? found->value : b_.graph().add_source(SourceKind::kBuffer, name, type);
+    Graph& g = b_.graph();
+    auto found = std::find_if(g.sources.begin(), g.sources.end(), [&](const Source& s) {
+      return s.kind == SourceKind::kHyper && s.group == o_.group && g.type(s.value).dtype == dtype;
+    });
+    const ValueId all = found != g.sources.end()
+                            ? found->value
+                            : g.add_source({SourceKind::kHyper, kNoValue, state, {}, o_.group},
+                                           {dtype, {kHyperSlots}, {}});
     auto it = o_.flags.find(value);
     user_check(it != o_.flags.end() && it->second >= 0 && it->second < kHyperSlots,
                "[optimizer] {} of group {} needs a slot for `{}`", o_.kind, o_.group, value);
@@ -109,8 +110,8 @@ Term UpdateGroup::slot(const char* state, DType dtype, const std::string& value)
 }
 
 Term UpdateGroup::scalar_state(const std::string& what) {
-  const std::string name = fmt::format("{}:{}", what, o_.group);
-  return {&b_, b_.graph().add_source(SourceKind::kBuffer, name, {DType::F64, {}, {}})};
+  Source s{SourceKind::kOptimizer, kNoValue, what, {}, o_.group};
+  return {&b_, add_state(b_.graph(), std::move(s), {DType::F64, {}, {}})};
 }
 
 Term UpdateGroup::step() {
@@ -131,7 +132,7 @@ Update::Update(UpdateGroup& of, ValueId param, ValueId weights, std::string name
 
 Term Update::add_state(const std::string& what, TensorType type) {
   Graph& graph = group.builder().graph();
-  ValueId v = graph.add_source(SourceKind::kBuffer, fmt::format("{}:{}", what, name_), type);
+  ValueId v = tessera::add_state(graph, {SourceKind::kOptimizer, kNoValue, what, name_}, type);
   states_[what] = v;
   return cast({&group.builder(), v}, w.type().dtype);
 }

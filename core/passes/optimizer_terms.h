@@ -11,8 +11,6 @@
 
 namespace tessera {
 
-constexpr int64_t kHyperSlots = 16;
-
 struct Term {
   Builder* b = nullptr;
   ValueId v = kNoValue;
@@ -81,7 +79,7 @@ class UpdateGroup {
 
   Builder& builder() { return b_; }
   const OptimizerGroup& options() const { return o_; }
-  // Flags are either switches (0 or 1) or say in which slot of "hyper:<group>" a value is.
+  // Flags are either switches (0 or 1) or say in which slot of the hyper state a value is.
   bool on(const std::string& flag) const {
     auto it = o_.flags.find(flag);
     return it != o_.flags.end() && it->second != 0;
@@ -92,8 +90,7 @@ class UpdateGroup {
   Term exact(const std::string& value) { return slot("hyper64", DType::F64, value); }
   // Number of the update being made, from 1, in float64.
   Term step();
-  bool uses_step() const { return shared_.count("step") > 0; }
-  // A float64 scalar that all parameters of the group share, "<what>:<group>".
+  // A float64 scalar that all parameters of the group share.
   Term scalar_state(const std::string& what);
   // A scalar made once for the group.
   template <typename F>
@@ -140,7 +137,7 @@ class Update {
     if (w.type().dtype == DType::F64) return group.shared(key, make);
     return group.shared(key + " f32", [&] { return UpdateGroup::to_f32(group.shared(key, make)); });
   }
-  // The state "<what>:<param>" of the weights' shape, or of `shape`. It is kept in float16 if the
+  // The parameter's state `what`, of the weights' shape or of `shape`. It is kept in float16 if the
   // group has the switch `half`.
   Term state(const std::string& what, const char* half = "");
   Term state(const std::string& what, Dims shape);
@@ -159,10 +156,8 @@ using UpdateRule = void (*)(Update&);
 // Throws UserError for a kind that there is no rule for.
 UpdateRule update_rule(const std::string& kind);
 
-// What the accumulated gradients are divided by, beside their number: the state "loss:scale" if
-// the graph has it.
-inline constexpr const char* kLossScale = "loss:scale";
-const Source* find_source(const Graph& g, const std::string& name, const TensorType& type);
+// Adds a state that belongs to a parameter or group. Throws UserError if the graph has it.
+ValueId add_state(Graph& g, Source s, const TensorType& type);
 
 // The type to compute with.
 inline DType wide(DType t) {

@@ -10,15 +10,13 @@
 #include <set>
 #include <tuple>
 
+#include "ops/flow.h"
 #include "ops/op.h"
 
 namespace tessera {
 namespace {
 
 constexpr int kFree = -1;  // a node of no position: made where it is needed
-
-const char* const kRngState = "rng";
-const char* const kCountState = "accum:#";
 
 class Partitioner {
  public:
@@ -34,7 +32,7 @@ class Partitioner {
   }
 
   Partition run() {
-    if (has_several_places()) {
+    if (has_several_locations()) {
       assign_positions();
     } else {
       options_.strategy = Strategy::kOne;
@@ -69,25 +67,26 @@ class Partitioner {
   // Each micro-batch in flight has its own; the engine sets them.
   bool per_micro_batch(ValueId v) const {
     const int s = source_of_[v];
-    return s >= 0 && (g_.sources[s].name == kRngState || g_.sources[s].name == kCountState);
+    return s >= 0 && (g_.sources[s].kind == SourceKind::kRandom ||
+                      g_.sources[s].kind == SourceKind::kMicroCount);
   }
 
   const Location* location(const Node& n) const {
     return n.loc < 0 ? nullptr : &g_.locations[n.loc];
   }
 
-  bool has_several_places() {
-    std::set<std::tuple<int, int, int>> places;
+  bool has_several_locations() {
+    std::set<std::tuple<int, int, int>> locations;
     for (const Node& n : g_.nodes)
       if (const Location* l = location(n)) {
-        places.emplace(l->ipu, l->stage, l->phase);
+        locations.emplace(l->ipu, l->stage, l->phase);
         stages_.emplace(l->stage, 0);
         last_phase_ = std::max(last_phase_, l->phase);
       }
     int next = 0;
     for (auto& [stage, index] : stages_) index = next++;
     if (options_.strategy == Strategy::kPipelined) return stages_.size() > 1;
-    return options_.strategy != Strategy::kOne && places.size() > 1;
+    return options_.strategy != Strategy::kOne && locations.size() > 1;
   }
 
   int stage_count() const { return static_cast<int>(stages_.size()); }
@@ -102,7 +101,8 @@ class Partitioner {
       for (ValueId v : n.operands)
         if (made_by_[v] >= 0) after = std::max(after, position_[made_by_[v]]);
       const Location* l = location(n);
-      if (after < 0 && n.op != Op::HostCall && (is_view(n.op) || n.operands.empty() || !l)) {
+      const bool small = n.bodies.empty() && is_pure(n);
+      if (after < 0 && small && (is_view(n.op) || n.operands.empty() || !l)) {
         position_[i] = kFree;
         continue;
       }
@@ -212,8 +212,8 @@ class Partitioner {
     repeatable_.assign(g_.nodes.size(), true);
     for (size_t i = 0; i < g_.nodes.size(); ++i) {
       std::set<ValueId> read = states_read(g_.nodes[i]);
-      repeatable_[i] = options_.strategy == Strategy::kPipelined &&
-                       g_.nodes[i].op != Op::HostCall && (read.empty() || normalizes(g_.nodes[i]));
+      repeatable_[i] = options_.strategy == Strategy::kPipelined && is_pure(g_.nodes[i]) &&
+                       (read.empty() || normalizes(g_.nodes[i]));
       if (position_[i] == kFree) {
         behind_[static_cast<int>(i)] = std::move(read);
         continue;
@@ -245,7 +245,7 @@ class Partitioner {
     return node >= 0 && position_[node] == kFree ? behind_[node] : std::set<ValueId>{};
   }
 
-  // Values that are kept rather than made again: what a later stage of forward reads, and what the
+  // Values that are kept rather than recomputed: what a later stage of forward reads, and what the
   // user said.
   void find_kept() {
     kept_.assign(g_.values.size(), false);
@@ -299,7 +299,7 @@ class Partitioner {
   }
 
   void add_node(int t, int index) {
-    Node n = g_.nodes[index];
+    Node n = clone_node(g_.nodes[index]);
     for (ValueId& v : n.operands) v = value(t, v);
     for (ValueId& v : n.results) {
       const ValueId old = v;
@@ -336,20 +336,20 @@ class Partitioner {
       }
       return add_port(t, v, {PortKind::kInput, index}, s.name);
     }
-    if (s.name == kRngState) return add_port(t, v, {PortKind::kRng, 0}, s.name);
-    if (s.name == kCountState) return add_port(t, v, {PortKind::kCount, 0}, s.name);
-    if (TaskPort port; is_port(v, port)) return add_port(t, v, std::move(port), s.name);
-    return tasks_[t].graph->add_source(s.kind, s.name, g_.type(v));
+    if (s.kind == SourceKind::kRandom) return add_port(t, v, {PortKind::kRng, 0}, s.name);
+    if (s.kind == SourceKind::kMicroCount) return add_port(t, v, {PortKind::kCount, 0}, s.name);
+    if (TaskPort port; is_port(v, port)) return add_port(t, v, std::move(port), state_name(s));
+    return tasks_[t].graph->add_source(s, g_.type(v));
   }
 
   // States that a task does not see where they lie: those in streaming memory, and those of which
   // every replica has its own, because replicas take turns in a pipeline.
   bool is_port(ValueId v, TaskPort& port) const {
     const Source& s = g_.sources[source_of_[v]];
-    port = {PortKind::kState, 0, -1, s.name};
-    if (options_.state_off_chip(s.kind, s.name, g_.type(v).shape)) return true;
+    port = {PortKind::kState, 0, -1, state_key(s)};
+    if (options_.state_off_chip(s.kind, g_.type(v).shape)) return true;
     return options_.strategy == Strategy::kPipelined && options_.replicas > 1 &&
-           updated_.count(v) > 0 && s.name.find(':') == std::string::npos;
+           updated_.count(v) > 0 && is_of_the_model(s.kind);
   }
 
   ValueId add_port(int t, ValueId v, TaskPort port, const std::string& name) {
@@ -429,9 +429,9 @@ class Partitioner {
 
   void add_waits() {
     for (size_t t = 0; t < tasks_.size(); ++t) {
-      std::map<int, int64_t> behind;
+      std::map<int, int64_t> lags;
       auto wait = [&](int task, int64_t n) {
-        auto [it, added] = behind.emplace(task, n);
+        auto [it, added] = lags.emplace(task, n);
         if (!added) it->second = std::min(it->second, n);
       };
       TaskInfo& d = tasks_[t].info;
@@ -448,7 +448,7 @@ class Partitioner {
           if (reader == static_cast<int>(t)) wait(at, 1);
           if (at == static_cast<int>(t)) wait(reader, 0);
         }
-      for (auto [task, n] : behind) d.waits.push_back({task, n});
+      for (auto [task, n] : lags) d.waits.push_back({task, n});
     }
   }
 
@@ -461,7 +461,7 @@ class Partitioner {
       for (size_t u = first; u < t && joins; ++u) {
         const TaskInfo& other = tasks_[u].info;
         joins = other.phase == d.phase && other.ipu != d.ipu;
-        for (const WaitDesc& w : d.waits) joins &= w.task != static_cast<int>(u) || w.behind > 0;
+        for (const WaitDesc& w : d.waits) joins &= w.task != static_cast<int>(u) || w.lag > 0;
       }
       if (!joins) first = t;
       d.group = tasks_[t - 1].info.group + !joins;
@@ -473,7 +473,7 @@ class Partitioner {
   std::vector<int32_t> made_by_;
   std::vector<int> source_of_;
   int last_phase_ = -1;        // of forward
-  std::map<int, int> stages_;  // number in the annotations -> place among those there are
+  std::map<int, int> stages_;  // number in the annotations -> index among those there are
   std::vector<int> position_;
   std::vector<bool> repeatable_;
   std::vector<bool> kept_;
@@ -490,26 +490,6 @@ class Partitioner {
 
 Partition partition(const Graph& g, const PartitionOptions& options) {
   return Partitioner(g, options).run();
-}
-
-const LocationRule* PartitionOptions::rule_of(SourceKind kind, const std::string& name) const {
-  if (kind == SourceKind::kParam) return &weights;
-  if (kind != SourceKind::kBuffer || name == kCountState || name.starts_with("hyper:") ||
-      name.starts_with("hyper64:") || name.starts_with("loss:"))
-    return nullptr;
-  if (name.starts_with("accum:")) return &accumulators;
-  return name.find(':') == std::string::npos ? nullptr : &optimizer;
-}
-
-bool PartitionOptions::state_off_chip(SourceKind kind, const std::string& name,
-                                      const Dims& shape) const {
-  const LocationRule* rule = rule_of(kind, name);
-  return rule && rule->off_chip(strategy == Strategy::kPhased, product(shape));
-}
-
-bool PartitionOptions::has_locations() const {
-  const LocationRule plain;
-  return activations != plain || weights != plain || optimizer != plain || accumulators != plain;
 }
 
 }  // namespace tessera

@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "base/settings.h"
 #include "ir/graph.h"
 #include "ir/task.h"
 
@@ -15,7 +16,7 @@ enum class Strategy : uint8_t { kOne, kPipelined, kSharded, kPhased };
 
 // Where a kind of tensor lies (TensorLocationSettings).
 struct LocationRule {
-  int on_chip = -1;  // 0 no, 1 yes, -1 as the strategy has it
+  int64_t on_chip = -1;  // 0 no, 1 yes, -1 as the strategy has it
   bool sharded = false;
   int64_t min_off_chip = 2, min_sharded = 8192;  // elements
 
@@ -42,11 +43,13 @@ struct PartitionOptions {
   Liveness liveness = Liveness::kAlwaysLive;
   int64_t replicas = 1;
 
-  // The rule for a state, nullptr for those that are always on chip.
-  const LocationRule* rule_of(SourceKind kind, const std::string& name) const;
-  bool state_off_chip(SourceKind kind, const std::string& name, const Dims& shape) const;
+  // The rule for states of a kind, nullptr for those that are always on chip.
+  const LocationRule* rule_of(SourceKind kind) const;
+  bool state_off_chip(SourceKind kind, const Dims& shape) const;
   bool has_locations() const;
 };
+
+PartitionOptions read_partition_options(const Settings& settings);
 
 struct TaskGraph {
   TaskInfo info;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A pass is one function in one file: it changes the graph and says whether it did. The pipeline is
-// a list of rows; the runner verifies, times, dumps and can switch off every pass.
+// made from the rows of passes.def; the runner verifies, times, dumps and can switch off every
+// pass.
 #pragma once
 
 #include <functional>
@@ -10,19 +11,17 @@
 #include <string>
 #include <vector>
 
+#include "base/settings.h"
 #include "ir/graph.h"
 
 namespace tessera {
 
 struct PassContext {
-  bool training = false;
-  int64_t gradient_accumulation = 1;
-  bool mean_reduction = true;  // gradients are averaged over accumulated micro-batches, else summed
-  bool running_mean = false;   // and the accumulator is their mean at any time
+  int64_t gradient_accumulation = 1;   // micro-batches of all replicas per update
   std::set<std::string> grouped = {};  // parameters with a value per group of replicas
-  bool stochastic_rounding = false;
-  bool half_partials = false;  // products of f16 accumulate in f16
-  bool one_by_one = false;     // every pointwise op is a step of its own
+  bool unfused = false;                // every pointwise op is a step of its own
+  bool in_body = false;                // the graph is the body of a loop or a branch
+  Settings settings = {};              // a pass declares those it reads
 };
 
 using PassFn = bool (*)(Graph&, const PassContext&);
@@ -30,6 +29,8 @@ using PassFn = bool (*)(Graph&, const PassContext&);
 struct PassRow {
   const char* name;
   PassFn run;
+  const char* function;     // and file; rows of one pass share it
+  const char* reason = "";  // for its place in the order
 };
 
 struct PassTiming {
@@ -52,26 +53,19 @@ struct PassRunner {
 const std::vector<PassRow>& pipeline();
 const PassRow* find_pass(const std::string& name);
 
+// Gradients and `optimize` lines become ops and updates of states. Runs before the pipeline.
 bool append_optimizer(Graph&, const PassContext&);
-bool assign_layouts(Graph&, const PassContext&);
-bool canonicalize(Graph&, const PassContext&);
-bool cse(Graph&, const PassContext&);
+
+// What backward reads of a checkpointed region is made again. Runs before split_update, on the
+// whole graph: partition then sees where the new nodes belong.
+bool recompute_regions(Graph&, const PassContext&);
+
+// A row of the pipeline that others call too.
 bool dce(Graph&, const PassContext&);
-bool decompose_batch_norm(Graph&, const PassContext&);
-bool fold_constants(Graph&, const PassContext&);
-bool fuse_epilogue(Graph&, const PassContext&);
-bool fuse_pointwise(Graph&, const PassContext&);
-bool half_partials(Graph&, const PassContext&);
-bool materialize_outputs(Graph&, const PassContext&);
-bool materialize_views(Graph&, const PassContext&);
-bool recompute(Graph&, const PassContext&);
-bool round_randomly(Graph&, const PassContext&);
-bool simplify(Graph&, const PassContext&);
-bool sink_views(Graph&, const PassContext&);
 
 // With gradient accumulation a step has two programs; the first runs per micro-batch, the second
 // per update. The returned graph is the update; `g` keeps the micro-batch part. Without
-// accumulation returns nothing.
+// accumulation returns nothing. Runs before append_optimizer.
 std::unique_ptr<Graph> split_update(Graph& g, const PassContext& ctx);
 
 }  // namespace tessera

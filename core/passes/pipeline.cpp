@@ -1,34 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0
-// The order of the passes, top to bottom, with the reason where the order matters.
+// The pipeline, made from the rows of passes.def, and the runner.
 #include <algorithm>
 #include <chrono>
 
 #include "passes/pass.h"
 
 namespace tessera {
+namespace {
+
+// In the bodies of loops and branches first, then around them.
+bool run_bodies(const PassRow& row, Graph& g, const PassContext& ctx) {
+  bool changed = false;
+  for (Node& n : g.nodes)
+    for (const std::shared_ptr<Graph>& body : n.bodies) {
+      changed |= run_bodies(row, *body, ctx);
+      changed |= row.run(*body, ctx);
+    }
+  return changed;
+}
+
+}  // namespace
+
+// A row is declaration and entry; a function with several rows is declared several times.
+#define PASS(name, function, reason) bool function(Graph&, const PassContext&);
+#include "passes/passes.def"
+#undef PASS
 
 const std::vector<PassRow>& pipeline() {
+#define PASS(name, function, reason) {name, function, #function, reason},
   static const std::vector<PassRow> rows = {
-      {"canonicalize", canonicalize},
-      {"decompose-batch-norm", decompose_batch_norm},
-      {"simplify", simplify},
-      {"fold-constants", fold_constants},  // after simplify: casts of fills are gone
-      {"sink-views", sink_views},          // brings pointwise ops to the shape of their producer
-      {"simplify-2", simplify},            // the views that sinking made cancel here
-      {"cse", cse},
-      {"dce", dce},
-      {"half-partials", half_partials},
-      {"round-randomly", round_randomly},  // after all that changes what is computed and rounded
-      {"assign-layouts", assign_layouts},  // after cse: a layout copy is made once
-      {"materialize-views", materialize_views},  // the only pass that needs physical strides
-      {"cse-2", cse},                            // copies of one value into one order
-      {"materialize-outputs",
-       materialize_outputs},               // after cse: two results may be copies of one value
-      {"fuse-pointwise", fuse_pointwise},  // after cse, or equal regions fuse twice
-      {"recompute", recompute},            // before epilogues take regions away
-      {"fuse-epilogue", fuse_epilogue},    // on finished regions
-      {"dce-2", dce},
+#include "passes/passes.def"
   };
+#undef PASS
   return rows;
 }
 
@@ -39,11 +42,14 @@ const PassRow* find_pass(const std::string& name) {
 }
 
 void PassRunner::run(Graph& g, const PassContext& ctx, const std::vector<PassRow>& rows) {
+  PassContext inner = ctx;
+  inner.in_body = true;
   for (size_t i = 0; i < rows.size(); ++i) {
     const PassRow& row = rows[i];
     if (std::find(disabled.begin(), disabled.end(), row.name) != disabled.end()) continue;
     auto start = std::chrono::steady_clock::now();
-    bool changed = row.run(g, ctx);
+    const bool inside = run_bodies(row, g, inner);
+    const bool changed = row.run(g, ctx) || inside;
     std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - start;
     timings.push_back({row.name, took.count(), changed, static_cast<int>(g.nodes.size())});
     if (changed) {

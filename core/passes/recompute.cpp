@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // An activation that forward makes by pointwise work from values which stay alive for backward
-// anyway is made again in backward instead of being kept: relu(batch_norm(x)) from x, gelu(h) from
+// anyway is recomputed in backward instead of being kept: relu(batch_norm(x)) from x, gelu(h) from
 // h. One more pass over the data buys the memory of the activation for the whole time in between.
 // Requires regions to be final and capture order, in which forward stands before backward.
 #include <algorithm>
@@ -12,6 +12,8 @@
 
 namespace tessera {
 namespace {
+
+constexpr Setting<bool> kTraining{"training", false};
 
 constexpr int64_t kWorthBytes =
     1 << 20;  // below that the caches hold it and the extra kernel costs more
@@ -155,7 +157,7 @@ class Recompute {
 }  // namespace
 
 bool recompute(Graph& g, const PassContext& ctx) {
-  return ctx.training && Recompute(g).run();
+  return ctx.settings.get(kTraining) && Recompute(g).run();
 }
 
 }  // namespace tessera

@@ -4,92 +4,89 @@
 // program's own generator, one stream per rounded value, so a seed gives the same run again.
 #include <algorithm>
 
+#include "ops/flow.h"
 #include "ops/registry.h"
 #include "passes/optimizer_terms.h"
 
 namespace tessera {
 namespace {
 
+constexpr Setting<bool> kStochasticRounding{"stochastic_rounding", false};
+
 using Values = std::vector<ValueId>;
 
 constexpr int64_t kFirstStream = int64_t{1} << 30;  // those of the user's ops count from one
+// How far the keys of two turns of a loop are apart, and how much farther those of a loop in it.
+constexpr int64_t kTurn = 0x9e3779b97f, kDepth = 0x1b873593a1;
 
-// Ops that only move elements round nothing.
-bool computes(Op op) {
-  if (is_pointwise(op)) return op != Op::Copy && op != Op::Fill && op != Op::Uniform;
-  constexpr Op kOps[] = {
-      Op::Mm,
-      Op::Bmm,
-      Op::Convolution,
-      Op::ConvInputGrad,
-      Op::ConvWeightGrad,
-      Op::MaxPoolGrad,
-      Op::AvgPool,
-      Op::AvgPoolGrad,
-      Op::AdaptiveAvgPool,
-      Op::AdaptiveAvgPoolGrad,
-      Op::AdaptiveMaxPoolGrad,
-      Op::PoolIndexAdd,
-      Op::Resample,
-      Op::ResampleGrad,
-      Op::Col2Im,
-      Op::UnfoldGrad,
-      Op::GridSampler,
-      Op::GridSamplerGrad,
-      Op::LayerNorm,
-      Op::LayerNormGrad,
-      Op::GroupNorm,
-      Op::GroupNormGrad,
-      Op::BatchNorm,
-      Op::BatchNormEval,
-      Op::BatchNormGrad,
-      Op::Softmax,
-      Op::SoftmaxGrad,
-      Op::LogSoftmax,
-      Op::LogSoftmaxGrad,
-      Op::NllLoss,
-      Op::NllLossGrad,
-      Op::CtcLoss,
-      Op::CtcLossGrad,
-      Op::Sdpa,
-      Op::SdpaGrad,
-      Op::LstmLayer,
-      Op::LstmLayerGrad,
-      Op::GruLayer,
-      Op::GruLayerGrad,
-      Op::RnnLayer,
-      Op::RnnLayerGrad,
-      Op::Sum,
-      Op::Prod,
-      Op::Cumsum,
-      Op::Cumprod,
-      Op::Logcumsumexp,
-      Op::EmbeddingGrad,
-      Op::EmbeddingBag,
-      Op::EmbeddingBagGrad,
-      Op::EmbeddingBagWeightGrad,
-      Op::IndexAdd,
-      Op::IndexPut,
-      Op::IndexReduce,
-      Op::Put,
-      Op::ScatterAdd,
-      Op::ScatterReduce,
-  };
-  return std::find(std::begin(kOps), std::end(kOps), op) != std::end(kOps);
-}
+const TensorType kKey{DType::I64, {2}, {}};
 
 class Rounder {
  public:
-  explicit Rounder(Graph& g) {
-    const Source* found = find_source(g, "rng", {DType::I64, {2}, {}});
-    key_ = found ? found->value : g.add_source(SourceKind::kBuffer, "rng", {DType::I64, {2}, {}});
+  bool run(Graph& g) {
+    const Source* found = g.find_source(SourceKind::kRandom);
+    sweep(g, found ? found->value : g.add_source(SourceKind::kRandom, "rng", kKey));
+    return next_ > 0;
   }
 
-  Values visit(Node& n, Builder& b) {
+ private:
+  void sweep(Graph& g, ValueId key) {
+    rewrite(g, [&](Node& n, Builder& b) {
+      if (!n.bodies.empty()) enter(n, b, key);
+      return visit(n, b, key);
+    });
+  }
+
+  // The bodies get the key as their last input. Each turn of a loop has a key of its own.
+  void enter(Node& n, Builder& b, ValueId key) {
+    const int64_t before = next_;
+    std::vector<ValueId> inside;
+    ValueId own = kNoValue;
+    ++depth_;
+    for (const std::shared_ptr<Graph>& body : n.bodies) {
+      inside.push_back(body->add_value(kKey));
+      own = n.op == Op::Scan ? body->add_value(kKey) : inside.back();
+      sweep(*body, own);
+    }
+    --depth_;
+    if (next_ == before) return;
+    if (n.op == Op::Scan) add_turn(n, b, inside[0], own);
+    n.args.list[n.op == Op::Scan ? 3 : 1].list.push_back(
+        Arg::operand(static_cast<int64_t>(n.operands.size())));
+    n.operands.push_back(key);
+    for (size_t i = 0; i < n.bodies.size(); ++i)
+      n.bodies[i]->sources.push_back({SourceKind::kInput, inside[i], "rng"});
+  }
+
+  // Before the body: own key = key + turn * (a number for this depth of loops).
+  void add_turn(Node& n, Builder& b, ValueId key, ValueId own) {
+    const ScanParts parts = scan_parts(n.args);
+    const TensorType all{DType::I64, {parts.count}, {}}, one{DType::I64, {}, {}};
+    const ValueId turns =
+        b.pointwise(Op::Iota, {Arg::integer(0), Arg::integer(0), Arg::integer(1)}, {}, all);
+    const size_t at = parts.carries + parts.xs;
+    n.operands.insert(n.operands.begin() + static_cast<int64_t>(at), turns);
+    n.args.list[2].list.push_back({});
+    int64_t next = 0;
+    for (Arg& a : n.args.list)
+      for (Arg& x : a.list) x = Arg::operand(next++);
+    Graph& body = *n.bodies[0];
+    const ValueId turn = body.add_value(one);
+    body.sources.insert(body.sources.begin() + static_cast<int64_t>(at),
+                        {SourceKind::kInput, turn, "turn"});
+    Builder inner(body);
+    const ValueId scaled = inner.add(Op::Mul, {turn}, one, {Arg::integer(kTurn + depth_ * kDepth)});
+    inner.add(Op::Add, {key, scaled}, kKey);
+    inner.out.back().results = {own};
+    for (Node& old : body.nodes) inner.append(std::move(old));
+    body.nodes = std::move(inner.out);
+  }
+
+  Values visit(Node& n, Builder& b, ValueId key) {
     Graph& g = b.graph();
     bool half = false;
     for (ValueId v : n.results) half = half || g.type(v).dtype == DType::F16;
-    if (!half || !computes(n.op)) return {};
+    if (!half || !has_fact(n.op, kRounds)) return {};
     Values operands = n.operands;
     for (ValueId& v : operands)
       if (g.type(v).dtype == DType::F16 && n.op != Op::Cast) v = cast(b, v, DType::F32);
@@ -105,31 +102,30 @@ class Rounder {
     Values made = n.op == Op::Cast ? Values{cast(b, operands[0], DType::F32)}
                                    : b.add_node(n.op, operands, args, types);
     for (size_t i = 0; i < made.size(); ++i)
-      if (g.type(n.results[i]).dtype == DType::F16) made[i] = rounded(b, made[i]);
+      if (g.type(n.results[i]).dtype == DType::F16) made[i] = rounded(b, made[i], key);
     return made;
   }
 
- private:
   static ValueId cast(Builder& b, ValueId v, DType dtype) {
     const TensorType t = b.graph().type(v);
     return t.dtype == dtype ? v : b.add(Op::Cast, {v}, {dtype, t.shape, {}});
   }
-  ValueId rounded(Builder& b, ValueId v) {
+  ValueId rounded(Builder& b, ValueId v, ValueId key) {
     const TensorType wide{DType::F32, b.graph().type(v).shape, {}};
-    const ValueId random = b.add(Op::Uniform, {key_}, wide, {Arg::integer(kFirstStream + next_++)});
+    const ValueId random = b.add(Op::Uniform, {key}, wide, {Arg::integer(kFirstStream + next_++)});
     return cast(b, b.add(Op::RoundRandom, {v, random}, wide), DType::F16);
   }
 
-  ValueId key_ = kNoValue;
+  int64_t depth_ = 0;  // of loops and branches
   int64_t next_ = 0;
 };
 
 }  // namespace
 
 bool round_randomly(Graph& g, const PassContext& ctx) {
-  if (!ctx.stochastic_rounding) return false;
-  Rounder r(g);
-  return rewrite(g, [&](Node& n, Builder& b) { return r.visit(n, b); });
+  // Bodies are swept with the graph around them, which has the key.
+  if (!ctx.settings.get(kStochasticRounding) || ctx.in_body) return false;
+  return Rounder().run(g);
 }
 
 }  // namespace tessera

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A linear layer flattens [batch, tokens, features] to a matrix and back, so the pointwise work
-// behind it sees another shape than the matrix product. This moves the reshape behind the pointwise
+// after it sees another shape than the matrix product. This moves the reshape after the pointwise
 // op: pointwise(view(x)) becomes view(pointwise(x)); the chain then has the product's shape and can
 // become its epilogue.
 #include <algorithm>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // With gradient accumulation a step has two programs. Per micro-batch the gradients are added to
-// "accum:<param>", or straight to the velocity of SGD's combined variant; the update reads those
-// and clears them.
+// an accumulator, or straight to the velocity of SGD's combined variant; the update reads those and
+// clears them.
 #include <algorithm>
 #include <optional>
 
@@ -9,6 +9,11 @@
 
 namespace tessera {
 namespace {
+
+// Gradients are averaged over accumulated micro-batches, else summed; the accumulator is their mean
+// at any time, or their sum until the update divides it.
+constexpr WordSetting<bool, 2> kMean{"reduction", true, {{"mean", true}, {"sum", false}}};
+constexpr Setting<bool> kRunningMean{"running_mean", false};
 
 // Gradients go into the velocity as they come only if the rule needs them nowhere else.
 bool combined(const UpdateGroup& group) {
@@ -19,7 +24,8 @@ bool combined(const UpdateGroup& group) {
 
 class Splitter {
  public:
-  Splitter(Graph& g, const PassContext& ctx) : g_(g), ctx_(ctx), here_(g) {}
+  Splitter(Graph& g, const PassContext& ctx, bool mean, bool running_mean)
+      : g_(g), ctx_(ctx), mean_(mean), running_mean_(running_mean), here_(g) {}
 
   std::unique_ptr<Graph> run() {
     update_ = std::make_unique<Graph>();
@@ -28,10 +34,9 @@ class Splitter {
     std::map<ValueId, ValueId> grad_of;
     for (const StateUpdate& u : g_.grads) grad_of[u.state] = u.value;
     for (const Source& s : g_.sources) names_[s.value] = s.name;
-    if (const Source* scale = find_source(g_, kLossScale, {DType::F32, {}, {}})) {
+    if (const Source* scale = g_.find_source(SourceKind::kLossScale)) {
       scale_ = Term{&here_, scale->value};
-      const TensorType type = g_.type(scale->value);
-      update_->add_source(SourceKind::kBuffer, kLossScale, type);
+      update_->add_source(*scale, g_.type(scale->value));
     }
     for (const OptimizerGroup& o : g_.optimizer) {
       OptimizerGroup& moved = update_->optimizer.emplace_back(o);
@@ -78,15 +83,15 @@ class Splitter {
   }
 
   // The count of micro-batches is that of all replicas: a group of them keeps a sum.
-  bool running(ValueId p) const { return ctx_.mean_reduction && ctx_.running_mean && !grouped(p); }
+  bool running(ValueId p) const { return mean_ && running_mean_ && !grouped(p); }
 
   // How many micro-batches of this step came before.
   Term count() {
     if (!count_) {
       const TensorType t{DType::F32, {}, {}};
-      const char* name = "accum:#";  // "accum:" is what an interrupted step clears
-      count_ = Term{&here_, g_.add_source(SourceKind::kBuffer, name, t)};
-      count_there_ = update_->add_source(SourceKind::kBuffer, name, t);
+      const Source counter{SourceKind::kMicroCount, kNoValue, "accum:#"};
+      count_ = Term{&here_, add_state(g_, counter, t)};
+      count_there_ = update_->add_source(counter, t);
       g_.updates.push_back({count_->v, (*count_ + 1.0).v});
     }
     return *count_;
@@ -102,8 +107,8 @@ class Splitter {
   ValueId accumulate(const UpdateGroup& group, ValueId p, Term gradient) {
     const DType kept = group.on("accum_f16") ? DType::F16 : gradient.type().dtype;
     const TensorType t{kept, gradient.type().shape, {}};
-    const std::string name = "accum:" + names_[p];
-    ValueId state = g_.add_source(SourceKind::kBuffer, name, t);
+    const Source accumulator{SourceKind::kAccumulator, kNoValue, "accum", names_[p]};
+    ValueId state = add_state(g_, accumulator, t);
     Term before = cast({&here_, state}, gradient.type().dtype), after = before + gradient;
     if (running(p)) {
       Term weight = once("weight", [&] { return 1.0 / (count() + 1.0); });
@@ -111,10 +116,10 @@ class Splitter {
       after = before * keep + gradient * weight;
     }
     g_.updates.push_back({state, cast(after, kept).v});
-    ValueId total = update_->add_source(SourceKind::kBuffer, name, t);
+    ValueId total = update_->add_source(accumulator, t);
     update_->updates.push_back({total, fill_zero(t)});
     Term reduced = cast({&*there_, total}, gradient.type().dtype);
-    if (ctx_.mean_reduction && !running(p)) reduced = reduced * scale();
+    if (mean_ && !running(p)) reduced = reduced * scale();
     return reduced.v;
   }
 
@@ -122,8 +127,8 @@ class Splitter {
   ValueId into_velocity(UpdateGroup& group, ValueId p, Term gradient) {
     const DType kept = group.on("velocity_f16") ? DType::F16 : gradient.type().dtype;
     const TensorType t{kept, gradient.type().shape, {}};
-    const std::string name = "momentum:" + names_[p];
-    ValueId state = g_.add_source(SourceKind::kBuffer, name, t);
+    const Source kept_in{SourceKind::kOptimizer, kNoValue, "momentum", names_[p]};
+    ValueId state = add_state(g_, kept_in, t);
     Term first = once("first", [&] { return apply(Op::Eq, count(), 0.0); });
     Term keep = group.shared("keep", [&] { return where(first, group.hyper("momentum"), 1.0); });
     Term fresh = group.shared("fresh", [&] {
@@ -135,7 +140,7 @@ class Splitter {
       return part;
     });
     Term weight = group.shared("weight", [&] {
-      Term part = fresh * ((ctx_.mean_reduction ? scale() : 1.0) * (group.on("maximize") ? -1 : 1));
+      Term part = fresh * ((mean_ ? scale() : 1.0) * (group.on("maximize") ? -1 : 1));
       return scale_ ? part / *scale_ : part;
     });
     Term velocity = cast({&here_, state}, gradient.type().dtype) * keep + gradient * weight;
@@ -145,7 +150,7 @@ class Splitter {
       velocity = velocity + cast({&here_, p}, gradient.type().dtype) * decay;
     }
     g_.updates.push_back({state, cast(velocity, kept).v});
-    return update_->add_source(SourceKind::kBuffer, name, t);
+    return update_->add_source(kept_in, t);
   }
 
   // The mean is over all replicas, also of a parameter with a value per group of them: then groups
@@ -154,6 +159,7 @@ class Splitter {
 
   Graph& g_;
   const PassContext& ctx_;
+  const bool mean_, running_mean_;
   Builder here_;
   std::unique_ptr<Graph> update_;
   std::optional<Builder> there_;
@@ -166,8 +172,9 @@ class Splitter {
 }  // namespace
 
 std::unique_ptr<Graph> split_update(Graph& g, const PassContext& ctx) {
+  const bool mean = ctx.settings.get(kMean), running_mean = ctx.settings.get(kRunningMean);
   if (ctx.gradient_accumulation <= 1 || g.optimizer.empty()) return nullptr;
-  return Splitter(g, ctx).run();
+  return Splitter(g, ctx, mean, running_mean).run();
 }
 
 }  // namespace tessera

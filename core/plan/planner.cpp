@@ -8,48 +8,23 @@
 #include <set>
 #include <unordered_map>
 
+#include "ops/flow.h"
 #include "ops/physical.h"
-#include "ops/registry.h"
+#include "plan/step_work.h"
 
 namespace tessera {
 namespace {
 
-// Ops whose result is their first operand with some elements changed: if both share memory, only
-// those are written. None is written if an index turns out to be wrong.
-bool changes_some(Op op) {
-  switch (op) {
-    case Op::AsStridedScatter:
-    case Op::DiagonalScatter:
-    case Op::IndexAdd:
-    case Op::IndexCopy:
-    case Op::IndexFill:
-    case Op::IndexPut:
-    case Op::IndexReduce:
-    case Op::Put:
-    case Op::SliceScatter:
-      return true;
-    default:
-      return false;
-  }
-}
-
-// The same, but elements before a wrong index may have been written.
-bool changes_some_or_fails(Op op) {
-  switch (op) {
-    case Op::ScatterAdd:
-    case Op::ScatterReduce:
-    case Op::ScatterSrc:
-    case Op::ScatterValue:
-      return true;
-    default:
-      return changes_some(op);
-  }
+// Whether `n` changes some elements of its first operand, of which none may be changed before it
+// fails.
+bool changes_some(const Node& n) {
+  return has_fact(n.op, kUpdates) && !has_fact(n.op, kHalfway);
 }
 
 // Operands of `n` that it reads only at the index it writes: a region's direct operands, an
 // epilogue's extra ones, what a scatter starts from.
 bool elementwise_operand(const Node& n, size_t i) {
-  if (changes_some_or_fails(n.op)) return i == 0;
+  if (has_fact(n.op, kUpdates)) return i == 0;
   if (!n.body) return false;
   if (n.op != Op::Fused && i < 2) return false;
   const Graph& body = *n.body;
@@ -62,12 +37,43 @@ bool elementwise_operand(const Node& n, size_t i) {
   return shape == iteration;
 }
 
+// The carry of a scan that becomes its result `v`, and that it writes over where both share memory.
+bool own_carry(const Node& n, size_t i, ValueId v) {
+  return n.op == Op::Scan && scan_parts(n.args).is_carry(i) && n.results[i] == v &&
+         std::count(n.operands.begin(), n.operands.end(), n.operands[i]) == 1;
+}
+
+// Whether the node, or one in its bodies, is a function of a user.
+bool calls_library(const Node& n) {
+  if (n.op == Op::Custom) return true;
+  for (const auto& body : n.bodies)
+    if (std::any_of(body->nodes.begin(), body->nodes.end(), calls_library)) return true;
+  return false;
+}
+
+// What the bodies of a node are planned to do.
+struct BodyPlans {
+  std::vector<std::shared_ptr<Section>> sections;
+  int64_t arena_bytes = 0;  // of the larger
+};
+
 class SectionPlanner {
  public:
   SectionPlanner(Graph& g, StateTable& states, bool frozen)
       : g_(g), states_(states), frozen_(frozen) {}
 
+  // Of a body whose first inputs are carries: states from turn to turn, which its first outputs
+  // update. `fixed`: inputs that the program never writes.
+  SectionPlanner(Graph& g, StateTable& states, size_t carries, const std::vector<bool>& fixed)
+      : g_(g), states_(states), frozen_(true), body_(true) {
+    for (size_t i = 0; i < fixed.size(); ++i)
+      if (fixed[i]) fixed_sources_.insert(g.sources[i].value);
+    for (size_t i = 0; i < carries; ++i) g_.updates.push_back({g_.sources[i].value, g_.outputs[i]});
+    g_.outputs.erase(g_.outputs.begin(), g_.outputs.begin() + static_cast<int64_t>(carries));
+  }
+
   int64_t plan(Section& out) {
+    plan_bodies();
     place_sources();
     choose_in_place();
     order_ = schedule(g_, before_);
@@ -78,6 +84,25 @@ class SectionPlanner {
   }
 
  private:
+  void plan_bodies() {
+    for (const Source& s : g_.sources)
+      if (frozen_ && s.kind != SourceKind::kInput) fixed_sources_.insert(s.value);
+    for (size_t i = 0; i < g_.nodes.size(); ++i) {
+      const Node& n = g_.nodes[i];
+      for (const std::shared_ptr<Graph>& body : n.bodies) {
+        std::vector<bool> fixed;
+        for (size_t k = first_body_operand(n.op); k < n.operands.size(); ++k)
+          fixed.push_back(fixed_sources_.count(n.operands[k]) > 0);
+        const size_t carries = n.op == Op::Scan ? scan_parts(n.args).carries : 0;
+        auto section = std::make_shared<Section>();
+        const int64_t arena = SectionPlanner(*body, states_, carries, fixed).plan(*section);
+        BodyPlans& plans = bodies_[static_cast<int>(i)];
+        plans.arena_bytes = std::max(plans.arena_bytes, arena);
+        plans.sections.push_back(std::move(section));
+      }
+    }
+  }
+
   void place_sources() {
     place_.resize(g_.values.size());
     for (const Source& s : g_.sources) {
@@ -91,6 +116,14 @@ class SectionPlanner {
       }
       place_[s.value] = r;
     }
+    if (body_)
+      for (const StateUpdate& u : g_.updates) state_place_[u.state] = place_[u.state];
+  }
+
+  // Whether the state may hold what `n` makes as it makes it. A carry may hold anything.
+  bool writes_states(const Node& n) const {
+    if (body_) return n.op != Op::HostCall && !is_view(n.op);
+    return n.body || changes_some(n);
   }
 
   // For every state update: may its value be written straight into the state?
@@ -113,33 +146,47 @@ class SectionPlanner {
           readers[base].emplace_back(static_cast<int>(i), base == v ? k : SIZE_MAX);
       }
     }
-    auto reaches = [&](int from, int to) {
+    // The nodes that need what `from` makes, and itself; stops at `to`.
+    auto followers = [&](int from, int to) {
       std::vector<int> todo{from};
       std::set<int> seen{from};
       while (!todo.empty()) {
         int i = todo.back();
         todo.pop_back();
-        if (i == to) return true;
+        if (i == to) break;
         for (int k : next[i])
           if (seen.insert(k).second) todo.push_back(k);
       }
-      return false;
+      return seen;
     };
+    auto reaches = [&](int from, int to) { return followers(from, to).count(to) > 0; };
+    // A function of a user may fail, and then no state may have been written: those come first.
+    std::vector<int> fallible;
+    for (size_t i = 0; i < g_.nodes.size(); ++i)
+      if (calls_library(g_.nodes[i])) fallible.push_back(static_cast<int>(i));
     for (const StateUpdate& u : g_.updates) {
       int writer = made_by[u.value];
-      bool ok = writer >= 0 && (g_.nodes[writer].body || changes_some(g_.nodes[writer].op));
+      bool ok = writer >= 0 && writes_states(g_.nodes[writer]);
       std::vector<std::pair<int, int>> edges;
       for (auto [reader, operand] : readers[u.state]) {
         if (!ok) break;
         if (reader == writer)
-          ok = operand != SIZE_MAX && elementwise_operand(g_.nodes[writer], operand) &&
-               g_.type(u.value).shape == g_.type(u.state).shape;
+          ok = operand != SIZE_MAX && (own_carry(g_.nodes[writer], operand, u.value) ||
+                                       (elementwise_operand(g_.nodes[writer], operand) &&
+                                        g_.type(u.value).shape == g_.type(u.state).shape));
         else if (reaches(writer, reader))
           ok = false;
         else
           edges.emplace_back(reader, writer);
       }
       for (ValueId o : g_.outputs) ok &= o != u.value;
+      if (ok && !fallible.empty()) {
+        const std::set<int> after = followers(writer, -1);
+        for (int i : fallible) {
+          ok &= after.count(i) == 0;
+          edges.emplace_back(i, writer);
+        }
+      }
       if (!ok) {
         copy_at_end_.push_back(u);
         continue;
@@ -188,7 +235,7 @@ class SectionPlanner {
     const std::vector<int32_t> made_by = producers(g_);
     for (size_t i = order_.size(); i-- > 0;) {
       const Node& n = g_.nodes[order_[i]];
-      if (!changes_some_or_fails(n.op)) continue;
+      if (!has_fact(n.op, kUpdates)) continue;
       const auto out = fixed_.find(n.results[0]);
       const ValueId x = n.operands[0];
       if (out == fixed_.end() || root_[x] != x || made_by[x] < 0 || uses[x] != 1) continue;
@@ -231,11 +278,16 @@ class SectionPlanner {
         buffer_of[v] = static_cast<int>(lives.size());
         lives.push_back({g_.type(v).bytes(), step, last[v]});
       }
+      if (auto it = bodies_.find(i); it != bodies_.end() && it->second.arena_bytes > 0) {
+        workspace_[i] = static_cast<int64_t>(lives.size());
+        lives.push_back({it->second.arena_bytes, step, step});
+      }
       ++step;
     }
     const int64_t arena = assign_offsets(lives, offsets);
     for (size_t b = 0; b < lives.size(); ++b)
       out.buffers.push_back({offsets[b], lives[b].bytes, lives[b].first, lives[b].last});
+    for (auto& [node, at] : workspace_) at = offsets[static_cast<size_t>(at)];
     // Addresses of produced values, then of their views.
     for (int i : order_) {
       const Node& n = g_.nodes[i];
@@ -245,7 +297,7 @@ class SectionPlanner {
       }
       for (ValueId v : n.results) {
         if (auto it = in_place_.find(v); it != in_place_.end()) {
-          place_[v].region = kStateRegion;
+          place_[v].region = it->second.region;
           place_[v].offset = it->second.offset;
         } else if (auto f = fixed_.find(v); f != fixed_.end()) {
           place_[v].region = f->second;
@@ -268,8 +320,8 @@ class SectionPlanner {
       int b = buffer_of[o];
       if (b < 0 || root_[o] != o || last[o] != step || lives[b].last != step || given.count(b))
         continue;
-      if (!elementwise_operand(n, k) || g_.type(o).bytes() != g_.type(v).bytes() ||
-          g_.type(o).shape != g_.type(v).shape)
+      if (!elementwise_operand(n, k) && !own_carry(n, k, v)) continue;
+      if (g_.type(o).bytes() != g_.type(v).bytes() || g_.type(o).shape != g_.type(v).shape)
         continue;
       if (g_.type(o).strides() != g_.type(v).strides() ||
           size_of(g_.type(o).dtype) != size_of(g_.type(v).dtype))
@@ -287,40 +339,22 @@ class SectionPlanner {
     return n.body ? print_graph(*n.body) : std::string();
   }
 
-  Work work_of(const Node& n) const {
-    if (n.op == Op::HostCall || n.op == Op::Fused) {
-      Work w;
-      w.kind = n.op == Op::HostCall ? WorkKind::kHost : WorkKind::kPointwise;
-      for (ValueId v : n.operands) w.bytes += g_.type(v).bytes();
-      for (ValueId v : n.results) w.bytes += g_.type(v).bytes();
-      if (n.body) w.flops = body_flops(*n.body, w);
-      return w;
-    }
-    Work w = op_row(n.op).work(g_, n);
-    if (n.body) {
-      Work extra;
-      w.flops += body_flops(*n.body, extra);
-      for (size_t i = 2; i < n.operands.size(); ++i) w.bytes += g_.type(n.operands[i]).bytes();
-    }
-    return w;
-  }
-  static int64_t body_flops(const Graph& body, Work& w) {
-    int64_t flops = 0;
-    for (const Node& n : body.nodes) {
-      if (is_pointwise(n.op)) {
-        flops += pointwise_flops(n.op) * body.type(n.results[0]).count();
-      } else {
-        flops += body.type(n.operands[0]).count();
-        w.kind = WorkKind::kReduce;
-      }
-    }
-    return flops;
-  }
-
   // Results without elements. A host call may still have an effect.
   bool has_nothing_to_do(const Node& n) const {
-    return n.op != Op::HostCall && std::all_of(n.results.begin(), n.results.end(),
-                                               [&](ValueId v) { return g_.type(v).count() == 0; });
+    return !calls_host(n) && std::all_of(n.results.begin(), n.results.end(),
+                                         [&](ValueId v) { return g_.type(v).count() == 0; });
+  }
+
+  void add_bodies(int node, StepDesc& s) const {
+    auto it = bodies_.find(node);
+    if (it == bodies_.end()) return;
+    s.bodies.assign(it->second.sections.begin(), it->second.sections.end());
+    auto at = workspace_.find(node);
+    s.workspace = {DType::U8,
+                   {it->second.arena_bytes},
+                   {1},
+                   kArenaRegion,
+                   at == workspace_.end() ? 0 : at->second};
   }
 
   void emit(Section& out) {
@@ -333,11 +367,13 @@ class SectionPlanner {
       s.args = n.args;
       for (ValueId v : n.operands) s.inputs.push_back(place_[v]);
       for (ValueId v : n.results) s.outputs.push_back(place_[v]);
-      s.fixed_weights =
-          n.op == Op::Convolution && frozen_ && place_[n.operands[1]].region == kStateRegion;
+      s.fixed_weights = n.op == Op::Convolution && fixed_sources_.count(root_[n.operands[1]]) > 0;
       s.body = body_text(n);
       s.where = describe_location(g_, n.loc);
-      out.work.push_back(work_of(n));
+      add_bodies(i, s);
+      out.work.push_back(s.bodies.empty() ? work_of(g_, n)
+                                          : work_of_bodies(n, bodies_.at(i).sections));
+      if (n.loc >= 0) out.work.back().available_memory = g_.locations[n.loc].memory;
       out.steps.push_back(std::move(s));
     }
     for (const StateUpdate& u : copy_at_end_)
@@ -363,7 +399,11 @@ class SectionPlanner {
 
   Graph& g_;
   StateTable& states_;
-  bool frozen_;
+  bool frozen_;  // nothing writes the states
+  bool body_ = false;
+  std::set<ValueId> fixed_sources_;              // that the program never writes
+  std::unordered_map<int, BodyPlans> bodies_;    // by node
+  std::unordered_map<int, int64_t> workspace_;   // by node: in the arena, for its bodies
   int first_output_region_ = kFirstInputRegion;  // after the inputs
   std::vector<TensorRef> place_;
   std::unordered_map<ValueId, TensorRef> state_place_;
@@ -379,10 +419,11 @@ class SectionPlanner {
 }  // namespace
 
 StateDesc& StateTable::add(const Source& s, const TensorType& t) {
-  auto [it, added] = index.emplace(s.name, static_cast<int>(states.size()));
+  auto [it, added] = index.emplace(state_key(s), static_cast<int>(states.size()));
   if (added) {
-    states.push_back({s.name, t.dtype, t.shape, bytes, s.kind == SourceKind::kConst,
-                      s.kind == SourceKind::kParam});
+    std::string name = state_name(s);
+    while (!names_.insert(name).second) name += "'";
+    states.push_back({std::move(name), t.dtype, t.shape, bytes, s});
     bytes += states.back().room();
   }
   return states[it->second];

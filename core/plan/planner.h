@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "ir/graph.h"
 #include "passes/partition.h"
@@ -30,11 +31,14 @@ std::vector<int> schedule(const Graph& g, const std::vector<std::pair<int, int>>
 // The states of a program while it is being planned.
 struct StateTable {
   std::vector<StateDesc> states;
-  std::unordered_map<std::string, int> index;  // by name
+  std::unordered_map<std::string, int> index;  // by state_key
   int64_t bytes = 0;
 
   // The state that a source stands for, after all others if it is new.
   StateDesc& add(const Source& s, const TensorType& t);
+
+ private:
+  std::unordered_set<std::string> names_;
 };
 
 // Plans one graph and returns the bytes of its arena. `frozen`: the program never writes what the
@@ -44,5 +48,8 @@ int64_t plan_section(Graph& g, StateTable& states, bool frozen, Section& out);
 // Plans the tasks of `whole`, each in the arena of its IPU, and `update`, if there is one, over one
 // state.
 Program plan_program(const Graph& whole, Partition partition, Graph* update);
+
+// Text for people and for the cases of the planner: what lies where, and the steps in their order.
+std::string print_program(const Program& p);
 
 }  // namespace tessera

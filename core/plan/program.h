@@ -6,11 +6,11 @@
 
 #include <algorithm>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "base/arena.h"
 #include "base/work.h"
+#include "ir/source.h"
 #include "ir/task.h"
 #include "ops/kernel.h"
 
@@ -21,21 +21,20 @@ constexpr int kStateRegion = 1;
 constexpr int kFirstInputRegion = 2;
 
 struct StateDesc {
-  std::string name;
+  std::string name;  // no other state has it
   DType dtype = DType::F32;
   Dims shape;
   int64_t offset = 0;  // bytes into the state region; row-major
-  bool constant = false;
-  bool trainable = false;
+  Source source;
   int ipu = 0;
   bool off_chip = false;  // in streaming memory
   int64_t shards = 1;     // replicas that each keep a part
   int64_t bytes() const { return product(shape) * size_of(dtype); }
-  // No two states lie at one place, not even empty ones.
+  // No two states have one offset, not even empty ones.
   int64_t room() const { return whole_lines(std::max<int64_t>(bytes(), 1)); }
-  // Gradients and optimizer states are named "<what>:<parameter>"; those of the model have no
-  // colon.
-  std::string_view owner() const { return std::string_view(name).substr(name.find(':') + 1); }
+  // The parameter that a gradient or an optimizer state belongs to; a state of the model belongs to
+  // itself.
+  const std::string& owner() const { return source.param.empty() ? name : source.param; }
 };
 
 struct PortDesc {

@@ -8,13 +8,11 @@
 namespace tessera {
 namespace {
 
-const char* const kRngState = "rng";
-
 // A pass may have found that a task needs random numbers: those of its micro-batch.
 void add_random_port(TaskGraph& task, StateTable& states) {
   int port = 0;
   for (Source& s : task.graph->sources) {
-    if (s.kind == SourceKind::kBuffer && s.name == kRngState) {
+    if (s.kind == SourceKind::kRandom) {
       states.add(s, task.graph->type(s.value));
       s.kind = SourceKind::kInput;
       task.info.inputs.insert(task.info.inputs.begin() + port, {PortKind::kRng, 0});
@@ -29,8 +27,8 @@ void add_states(const Graph& g, const PartitionOptions& options, StateTable& sta
     if (s.kind == SourceKind::kInput) continue;
     const TensorType& t = g.type(s.value);
     StateDesc& state = states.add(s, t);
-    const LocationRule* rule = options.rule_of(s.kind, s.name);
-    state.off_chip = options.state_off_chip(s.kind, s.name, t.shape);
+    const LocationRule* rule = options.rule_of(s.kind);
+    state.off_chip = options.state_off_chip(s.kind, t.shape);
     if (rule && rule->sharded && t.count() >= rule->min_sharded) state.shards = options.replicas;
   }
 }
@@ -43,7 +41,7 @@ size_t state_at(const std::vector<StateDesc>& states, const TensorRef& t) {
 }
 
 // Weights lie where the first task that uses them runs, what belongs to them lies with them.
-void place_states(Program& p, const std::unordered_map<std::string, int>& states) {
+void place_states(Program& p) {
   std::vector<bool> placed(p.states.size(), false);
   auto place = [&](size_t state, int ipu) {
     if (!placed[state]) p.states[state].ipu = ipu;
@@ -58,10 +56,11 @@ void place_states(Program& p, const std::unordered_map<std::string, int>& states
         for (const TensorRef& t : *list)
           if (t.region == kStateRegion) place(state_at(p.states, t), task.ipu);
   }
-  for (size_t i = 0; i < placed.size(); ++i) {
-    auto it = states.find(std::string(p.states[i].owner()));
-    if (!placed[i] && it != states.end()) place(i, p.states[it->second].ipu);
-  }
+  std::unordered_map<std::string, int> ipu_of;  // by parameter
+  for (const StateDesc& s : p.states)
+    if (s.source.kind == SourceKind::kParam) ipu_of[s.name] = s.ipu;
+  for (size_t i = 0; i < placed.size(); ++i)
+    if (auto it = ipu_of.find(p.states[i].owner()); it != ipu_of.end()) place(i, it->second);
 }
 
 // Moves the states of each IPU together, those on chip and those in streaming memory.
@@ -92,7 +91,7 @@ void group_states(Program& p) {
   follow(p.update);
 }
 
-// Ports in streaming memory get a place on chip for as long as their task runs.
+// Ports in streaming memory get memory on chip for as long as their task runs.
 void place_ports(Program& p, const std::unordered_map<std::string, int>& states) {
   for (TaskDesc& task : p.tasks)
     for (auto* ports : {&task.inputs, &task.outputs})
@@ -134,7 +133,7 @@ void sum_up(Program& p, const PartitionOptions& options) {
     const int64_t bytes = whole_lines((s.room() + s.shards - 1) / s.shards);
     (s.off_chip ? ipu.streaming_state_bytes : ipu.state_bytes) += bytes;
     if (!s.off_chip) continue;
-    int64_t& together = streamed[std::string(s.owner())];
+    int64_t& together = streamed[s.owner()];
     together += bytes;
     ipu.staging_bytes = std::max(ipu.staging_bytes, together);
   }
@@ -173,7 +172,7 @@ Program plan_program(const Graph& whole, Partition partition, Graph* update) {
   }
   p.states = std::move(states.states);
   place_ports(p, states.index);
-  place_states(p, states.index);
+  place_states(p);
   group_states(p);
   sum_up(p, options);
   for (const IpuDesc& ipu : p.ipus)

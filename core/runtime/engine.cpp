@@ -56,10 +56,8 @@ Engine::Engine(Program program, RunConfig config)
   team_.reserve(sections(), std::any_of(groups_.begin(), groups_.end(),
                                         [](const Group& g) { return g.schedule != nullptr; }));
   for (const StateDesc& s : program_.states) {
-    if (s.name != "rng") continue;
-    user_check(s.dtype == DType::I64 && s.shape == Dims{2},
-               "[random] the state \"rng\" is not of type i64[2]");
-    random_ = reinterpret_cast<int64_t*>(memory_.state() + s.offset);
+    if (s.source.kind == SourceKind::kRandom)
+      random_ = reinterpret_cast<int64_t*>(memory_.state() + s.offset);
   }
   times_.reserve(static_cast<size_t>(config_.steps() * config_.replicas));
 }

@@ -14,7 +14,7 @@ std::pair<std::byte*, int64_t> Engine::port_home(const TaskPort& p, const Micro&
     return {memory_.channel_slot(c, m.order), c.bytes()};
   }
   const StateDesc& s = program_.states[p.index];
-  return {replicas_.place(s, m.replica), s.bytes()};
+  return {replicas_.address(s, m.replica), s.bytes()};
 }
 
 // Where a task sees a port: in staging memory, if it lies off chip.

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "ops/checked.h"
+#include "runtime/flow_kernel.h"
 #include "runtime/team.h"
 
 namespace tessera {
@@ -64,6 +65,10 @@ void make_kernels(const Section& section, const RunConfig& config, std::byte* ar
     LoadedStep& step = out.steps[i];
     step.where = d.where;
     try {
+      if (!d.bodies.empty()) {  // whose steps are checked one by one
+        step.kernel = make_flow(d, config, arena, hosts);
+        return;
+      }
       step.kernel = make_step(d, host);
       if (config.check_floats) step.kernel = make_checked(d, std::move(step.kernel));
     } catch (const UserError& e) {
@@ -76,7 +81,7 @@ void make_kernels(const Section& section, const RunConfig& config, std::byte* ar
     }
   };
   // Steps with a body are compiled, which takes milliseconds each and may go on side by side;
-  // libraries behind the other steps look at the thread they are called from.
+  // libraries that the other steps call depend on the thread they are called from.
   auto compiled = [&](size_t i) { return !section.steps[i].body.empty(); };
   std::atomic<size_t> next{0};
   run_team(config.threads, [&](int) {
@@ -90,7 +95,7 @@ void make_kernels(const Section& section, const RunConfig& config, std::byte* ar
 }
 
 // Weights must not be touched once a step has refused its data, and Ctrl-C must not wait for the
-// end of a long section: at such places all threads look, together, whether to go on.
+// end of a long section: at such points all threads check, together, whether to go on.
 void place_checks(const Section& section, LoadedSection& loaded) {
   constexpr double kFlopsPerSecond = 1e11, kBytesPerSecond = 1e10, kPollSeconds = 0.02;
   bool doubtful = false;
@@ -112,22 +117,31 @@ void place_checks(const Section& section, LoadedSection& loaded) {
   }
 }
 
-// A barrier stands before a step that touches memory another thread may still be using.
-void place_barriers(const Section& section, int threads, LoadedSection& loaded) {
-  std::vector<Access> pending;
+// What a step touches.
+std::vector<Access> accesses_of(const StepDesc& desc, const Kernel& k, int threads) {
+  const bool solo = k.single_thread();
+  std::vector<Access> out;
+  for (const TensorRef& t : desc.inputs) out.push_back(access_of(t, false, solo));
+  for (const TensorRef& t : desc.outputs) out.push_back(access_of(t, true, solo));
+  if (!desc.bodies.empty()) out.push_back(access_of(desc.workspace, true, solo));
+  const int64_t scratch = k.scratch_bytes(solo ? 1 : threads);
+  if (scratch > 0) out.push_back({kScratchRegion, 0, scratch, true, solo});
+  return out;
+}
+
+// A barrier stands before a step that touches memory another thread may still be using: `pending`
+// is what the steps before it do, and then what is left of them for the next ones.
+void place_barriers(const Section& section, int threads, LoadedSection& loaded,
+                    std::vector<Access>& pending) {
   for (size_t i = 0; i < loaded.steps.size(); ++i) {
     const Kernel& k = *loaded.steps[i].kernel;
+    loaded.steps[i].single = k.single_thread();
     if (k.top_level()) {  // the launch around it is a barrier
       pending.clear();
       continue;
     }
-    bool solo = k.single_thread();
-    std::vector<Access> mine;
-    for (const TensorRef& t : section.steps[i].inputs) mine.push_back(access_of(t, false, solo));
-    for (const TensorRef& t : section.steps[i].outputs) mine.push_back(access_of(t, true, solo));
-    int64_t scratch = k.scratch_bytes(solo ? 1 : threads);
-    if (scratch > 0) mine.push_back({kScratchRegion, 0, scratch, true, solo});
-    bool hazard = loaded.steps[i].check_before;
+    const std::vector<Access> mine = accesses_of(section.steps[i], k, threads);
+    bool hazard = loaded.steps[i].check_before || loaded.steps[i].barrier_before;
     for (const Access& a : mine)
       for (const Access& p : pending) hazard |= conflict(a, p);
     if (hazard) {
@@ -155,11 +169,22 @@ void cut_stretches(LoadedSection& loaded) {
 
 LoadedSection load_section(const Section& section, const RunConfig& config, std::byte* arena,
                            HostCalls& hosts) {
+  return load_turns(section, config, arena, hosts, 0, 0);
+}
+
+LoadedSection load_turns(const Section& section, const RunConfig& config, std::byte* arena,
+                         HostCalls& hosts, int first_slice, int last_slice) {
   LoadedSection out;
   out.steps.resize(section.steps.size());
   make_kernels(section, config, arena, hosts, out);
   place_checks(section, out);
-  place_barriers(section, config.threads, out);
+  std::vector<Access> pending;
+  place_barriers(section, config.threads, out, pending);
+  if (last_slice > 0) {
+    std::erase_if(
+        pending, [&](const Access& a) { return a.region >= first_slice && a.region < last_slice; });
+    place_barriers(section, config.threads, out, pending);
+  }
   cut_stretches(out);
   return out;
 }

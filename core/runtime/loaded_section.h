@@ -30,6 +30,7 @@ struct LoadedStep {
   bool barrier_before = false;
   bool check_before = false;  // with the barrier: whether to go on
   bool poll_before = false;   // with the check: whether the caller wants to
+  bool single = false;        // run by one thread
   std::string_view where;     // the user's line
   mutable double best_us = -1;
 };
@@ -50,6 +51,10 @@ struct LoadedSection {
 // must outlive them.
 LoadedSection load_section(const Section& section, const RunConfig& config, std::byte* arena,
                            HostCalls& hosts);
+// The same for the body of a loop: its first steps come after its last ones. Regions from
+// `first_slice` to `last_slice`, the latter not included, are other memory in each turn.
+LoadedSection load_turns(const Section& section, const RunConfig& config, std::byte* arena,
+                         HostCalls& hosts, int first_slice, int last_slice);
 
 // The kernel of a step; `host` makes the kernel of a host call.
 KernelPtr make_step(const StepDesc& desc, const std::function<KernelPtr(const StepDesc&)>& host);

@@ -34,23 +34,15 @@ bool written_by_micro(const Program& program, const StateDesc& s) {
   return written_by_port(program, s);
 }
 
-bool is_of_the_model(const StateDesc& s) {
-  return s.owner() == s.name && s.name != "rng";
-}
-
 // Trained parameters that the model writes by itself as well. Replicas may write different values,
 // so each goes on with its own: it updates them and keeps what belongs to the update, from the
 // gradients that all have in common.
-std::set<std::string, std::less<>> written_weights(const Program& program) {
-  std::set<std::string, std::less<>> out;
+std::set<std::string> written_weights(const Program& program) {
+  std::set<std::string> out;
   for (const StateDesc& s : program.states)
-    if (is_of_the_model(s) && writes(program.update, s) && written_by_micro(program, s))
+    if (is_of_the_model(s.source.kind) && writes(program.update, s) && written_by_micro(program, s))
       out.insert(s.name);
   return out;
-}
-
-bool is_gradient(const StateDesc& s) {
-  return s.name.rfind("accum:", 0) == 0;
 }
 
 }  // namespace
@@ -62,7 +54,7 @@ ReplicaStates::ReplicaStates(const Program& program, const RunConfig& config, st
   int64_t at = 0, saved = 0;
   for (const StateDesc& s : program.states) {
     const bool in_micro = written_by_micro(program, s);
-    const bool own = written.count(s.owner()) > 0 && !is_gradient(s);
+    const bool own = written.count(s.owner()) > 0 && s.source.kind != SourceKind::kAccumulator;
     Copied c{s.offset, s.bytes(), at, replicas_, 1, false, false, true, own};
     auto it = std::find_if(config.grouped.begin(), config.grouped.end(),
                            [&](const GroupedParam& p) { return s.owner() == p.name; });
@@ -74,7 +66,7 @@ ReplicaStates::ReplicaStates(const Program& program, const RunConfig& config, st
       c.in_micro = in_micro || s.name == it->name;
     } else if (own) {
       c.in_micro = in_micro && !written_by_port(program, s);
-    } else if (!in_micro || !is_of_the_model(s)) {
+    } else if (!in_micro || !is_of_the_model(s.source.kind)) {
       if (!writes(program.update, s)) continue;
       shared_.push_back({s.offset, c.bytes, saved});
       saved += whole_lines(c.bytes);
@@ -129,7 +121,7 @@ int64_t ReplicaStates::group_in(const Copied& c, int64_t replica) const {
   return replica_group(replica, replicas_, c.group_size, c.orthogonal);
 }
 
-std::byte* ReplicaStates::place(const StateDesc& state, int64_t replica) const {
+std::byte* ReplicaStates::address(const StateDesc& state, int64_t replica) const {
   const Copied* c = find(state);
   return c && !c->in_micro && !c->hosted ? copy_of(*c, group_in(*c, replica))
                                          : state_ + state.offset;

@@ -26,7 +26,7 @@ class ReplicaStates {
   void read(const StateDesc& state, std::byte* to) const;
 
   // Where a port of a task finds the state of a replica.
-  std::byte* place(const StateDesc& state, int64_t replica) const;
+  std::byte* address(const StateDesc& state, int64_t replica) const;
   // Whether micro-batches of different replicas need enter() and leave() between them.
   bool take_turns() const;
   // Around a micro-batch.

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "base/settings.h"
+
 namespace tessera {
 
 enum class OutputMode : uint8_t { kFinal, kAll, kSum, kEveryN };
@@ -45,5 +47,7 @@ struct RunConfig {
 
   int64_t steps() const { return device_iterations * gradient_accumulation; }
 };
+
+RunConfig read_run_config(const Settings& settings);
 
 }  // namespace tessera

@@ -21,7 +21,7 @@ TaskSchedule::TaskSchedule(std::span<const TaskDesc> tasks, bool waits) {
 bool TaskSchedule::ready(const Entry& e) const {
   if (e.next >= count_ || busy_[e.ipu]) return false;
   return std::all_of(e.waits.begin(), e.waits.end(),
-                     [&](const WaitDesc& w) { return entries_[w.task].done > e.next - w.behind; });
+                     [&](const WaitDesc& w) { return entries_[w.task].done > e.next - w.lag; });
 }
 
 int TaskSchedule::pick() const {

@@ -26,6 +26,22 @@ void fork_team(const RunCtx& ctx, const std::function<void(const RunCtx&)>& work
   }
 }
 
+// The run around the steps of a section that is on one thread.
+class AloneControl final : public RunControl {
+ public:
+  AloneControl(TeamRun& run, int thread, const Poll& poll)
+      : run_(run), thread_(thread), poll_(poll) {}
+  bool stop(const RunCtx&) override { return run_.asked_to_stop(thread_, poll_); }
+  void launch(const RunCtx& ctx, const std::function<void(const RunCtx&)>& work) override {
+    work(ctx);
+  }
+
+ private:
+  TeamRun& run_;
+  int thread_;
+  const Poll& poll_;
+};
+
 }  // namespace
 
 TeamRun::TeamRun(int threads) : most_threads_(threads), process_(getpid()), barrier_(threads) {}
@@ -65,18 +81,33 @@ void TeamRun::check_errors() {
   if (auto error = errors_.take()) throw UserError(error->message, error->where);
 }
 
+RunCtx TeamRun::context(int thread, int threads, std::byte* const* bases, std::byte* scratch) {
+  RunCtx out{thread,    threads, bases, scratch, [](void* b) { static_cast<Barrier*>(b)->wait(); },
+             &barrier_, &errors_};
+  out.control = this;
+  return out;
+}
+
+bool TeamRun::stop(const RunCtx& ctx) {
+  if (ctx.thread == 0 && *poll_ && (*poll_)()) stop_.store(true);
+  if (ctx.threads == 1) return stopped();
+  barrier_.wait([this] { leave_ = stopped(); });
+  return leave_;
+}
+
+void TeamRun::launch(const RunCtx& ctx, const std::function<void(const RunCtx&)>& work) {
+  run_team(team_, [&](int thread) {
+    FlushDenormals flush;
+    work(context(thread, team_, ctx.bases, ctx.scratch));
+  });
+}
+
 void TeamRun::run_stretch(const LoadedSection& loaded, const Stretch& stretch, int threads,
                           std::byte* const* bases, const Poll& poll) {
   auto decide = [&] { leave_ = stopped(); };
   auto body = [&](int thread) {
     FlushDenormals flush;
-    RunCtx team{thread,
-                threads,
-                bases,
-                scratch_.data(),
-                [](void* b) { static_cast<Barrier*>(b)->wait(); },
-                &barrier_,
-                &errors_};
+    RunCtx team = context(thread, threads, bases, scratch_.data());
     RunCtx solo = team;
     solo.thread = 0;
     solo.threads = 1;
@@ -113,12 +144,14 @@ void TeamRun::run_stretch(const LoadedSection& loaded, const Stretch& stretch, i
 }
 
 void TeamRun::run_section(const LoadedSection& loaded, std::byte* const* bases, const Poll& poll) {
+  poll_ = &poll;
   for (const Stretch& s : loaded.stretches) {
     const bool alone = team_ == 1 || s.alone;
     if (s.team) {
       run_stretch(loaded, s, alone ? 1 : team_, bases, poll);
     } else {
-      RunCtx ctx{0, 1, bases, scratch_.data(), nullptr, nullptr, &errors_};
+      RunCtx ctx = context(0, 1, bases, scratch_.data());
+      ctx.where = loaded.steps[s.begin].where;
       if (!alone) ctx.fork_fn = fork_team;
       auto start = std::chrono::steady_clock::now();
       loaded.steps[s.begin].kernel->run(ctx);
@@ -136,6 +169,8 @@ void TeamRun::run_alone(const LoadedSection& loaded, std::byte* const* bases, in
   ctx.bases = bases;
   ctx.scratch = scratch_.data() + thread * scratch_per_thread_;
   ctx.errors = &errors_;
+  AloneControl control(*this, thread, poll);
+  ctx.control = &control;
   for (const LoadedStep& s : loaded.steps) {
     if (s.check_before && asked_to_stop(thread, poll)) return;
     ctx.where = s.where;

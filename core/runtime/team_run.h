@@ -18,7 +18,7 @@ namespace tessera {
 // Asked every few milliseconds, on the calling thread; true stops the run.
 using Poll = std::function<bool()>;
 
-class TeamRun {
+class TeamRun : RunControl {
  public:
   explicit TeamRun(int threads);
 
@@ -47,12 +47,16 @@ class TeamRun {
   int64_t scratch_bytes() const { return scratch_.bytes(); }
 
  private:
+  bool stop(const RunCtx& ctx) override;
+  void launch(const RunCtx& ctx, const std::function<void(const RunCtx&)>& work) override;
+  RunCtx context(int thread, int threads, std::byte* const* bases, std::byte* scratch);
   void run_stretch(const LoadedSection& loaded, const Stretch& stretch, int threads,
                    std::byte* const* bases, const Poll& poll);
 
   const int most_threads_;
-  const pid_t process_;  // that the threads of the team belong to
-  int team_ = 1;         // threads of this run
+  const pid_t process_;         // that the threads of the team belong to
+  int team_ = 1;                // threads of this run
+  const Poll* poll_ = nullptr;  // of the section that runs
   Barrier barrier_;
   Arena scratch_;
   int64_t scratch_per_thread_ = 0;

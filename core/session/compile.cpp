@@ -18,11 +18,14 @@
 namespace tessera {
 namespace {
 
-// Writes NN_after_<pass>.tir files for TESSERA_DUMP.
+// Shows the graph after each step that changed it: files for TESSERA_DUMP, the error stream for
+// TESSERA_DEBUG.
 class Dumper {
  public:
   Dumper() : dir_(env::dump()) {}
   void write(const std::string& what, const Graph& g) {
+    if (env::debug_level() >= 4)
+      fmt::print(stderr, "tessera: {} {}\n{}", g.name, what, print_graph(g));
     if (dir_.empty()) return;
     std::error_code failed;
     std::filesystem::create_directories(dir_, failed);
@@ -40,13 +43,11 @@ class Dumper {
 
 PassContext context_of(const CompileOptions& options) {
   const RunConfig& run = options.run;
-  PassContext ctx{options.training, run.gradient_accumulation * run.replicas,
-                  options.mean_reduction, options.running_mean};
+  PassContext ctx{.gradient_accumulation = run.gradient_accumulation * run.replicas};
   for (const GroupedParam& p : run.grouped) ctx.grouped.insert(p.name);
-  ctx.stochastic_rounding = options.stochastic_rounding;
-  ctx.half_partials = options.half_partials;
+  ctx.settings = options.settings;
   // A bad number in the middle of a region could vanish again, as in 1 / exp(1000).
-  ctx.one_by_one = run.check_floats;
+  ctx.unfused = run.check_floats;
   return ctx;
 }
 
@@ -57,7 +58,7 @@ class Compiler {
     runner_.disabled = split_commas(env::disable_passes());
     for (const std::string& name : runner_.disabled)
       user_check(find_pass(name), "TESSERA_DISABLE_PASSES: there is no pass {}", name);
-    if (ctx_.one_by_one) runner_.disabled.push_back("fuse-epilogue");
+    if (ctx_.unfused) runner_.disabled.push_back("fuse-epilogue");
     runner_.dump = [this](const std::string& name, const Graph& g) {
       dumper_.write("after_" + name, g);
     };
@@ -68,10 +69,13 @@ class Compiler {
   Compiled run(const std::string& text) {
     timed("import", [&] { import(text); });
     report(5);
+    timed("recompute-regions", [&] { recompute_checkpointed(); });
     timed("optimizer", [&] { add_optimizer(); });
     timed("partition", [&] { partition_graph(); });
     run_passes();
     timed("plan", [&] { plan(); });
+    // A pass that is switched off does not ask for its settings.
+    if (runner_.disabled.empty()) options_.settings.check_all_asked();
     report(45);
     return std::move(out_);
   }
@@ -96,6 +100,13 @@ class Compiler {
     add_anchors(*graph_, options_.anchors);
     verify_graph(*graph_);
     dumper_.write("import", *graph_);
+  }
+
+  // Checkpointed regions of forward, once more in backward.
+  void recompute_checkpointed() {
+    if (!recompute_regions(*graph_, ctx_)) return;
+    verify_graph(*graph_);
+    dumper_.write("recompute-regions", *graph_);
   }
 
   // Gradients to updates of weights: in the graph, or in one of their own that runs once for
@@ -126,7 +137,10 @@ class Compiler {
   }
 
   // Order, aliasing and offsets.
-  void plan() { out_.program = plan_program(*graph_, std::move(parts_), update_.get()); }
+  void plan() {
+    out_.program = plan_program(*graph_, std::move(parts_), update_.get());
+    if (env::debug_level() >= 3) fmt::print(stderr, "tessera: {}", print_program(out_.program));
+  }
 
   const CompileOptions& options_;
   const std::function<void(double)>& progress_;

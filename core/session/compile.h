@@ -13,16 +13,13 @@
 namespace tessera {
 
 struct CompileOptions {
-  bool training = false;
-  bool mean_reduction = true;
-  bool running_mean = false;
-  bool stochastic_rounding = false;
-  bool half_partials = false;
+  Settings settings;  // those that passes read
   RunConfig run;
   PartitionOptions placement;
   std::vector<std::string> anchors;  // tensors that become outputs, after those of the graph
 };
 
+CompileOptions read_options(const Settings& settings);
 // Throws UserError for numbers that no program can run with.
 void check_options(const CompileOptions& options);
 

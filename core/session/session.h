@@ -27,6 +27,8 @@ class Session {
 
   Engine& engine() { return *engine_; }
   const Engine& engine() const { return *engine_; }
+  // Names of the settings that were read.
+  const std::set<std::string, std::less<>>& settings() const { return settings_.asked(); }
   // Names that `anchors` may hold.
   const std::vector<std::string>& tensor_names() const { return names_; }
   // JSON: steps, kernels, host calls, bytes, passes.
@@ -36,13 +38,14 @@ class Session {
   void write_constants(const std::unordered_map<std::string, Constant>& constants);
   void print_times() const;
 
+  Settings settings_;
   std::unique_ptr<Engine> engine_;
   std::vector<StepTiming> timings_;
   std::vector<std::string> names_;
   double compile_ms_ = 0;
 };
 
-// Text names of all rows, for capture to know what runs natively.
-std::vector<std::string> native_ops();
+// Whether torch runs the op of this name faster (ops/host_limits.h).
+bool host_is_faster(const std::string& op, const Dims& shape, size_t results);
 
 }  // namespace tessera

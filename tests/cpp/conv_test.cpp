@@ -7,7 +7,7 @@
 #include <limits>
 
 #include "kernel_harness.h"
-#include "kernels/conv_lanes.h"
+#include "kernels/conv_chwn.h"
 #include "kernels/conv_reference.h"
 #include "kernels/dnnl.h"
 #include "kernels/simd.h"
@@ -55,8 +55,8 @@ const Case kCases[] = {
     {2, 32, 32, 9, 9, 3, 3, 1, 1, 1, 1, 1, 1, 32},
 };
 
-const std::vector<int> kLanes{0, 3, 2, 1}, kChannelsLast{1, 3, 2, 0}, kRowMajor{3, 2, 1, 0};
-const std::vector<int> kOrders[] = {kLanes, kChannelsLast, kRowMajor};
+const std::vector<int> kChwn{0, 3, 2, 1}, kChannelsLast{1, 3, 2, 0}, kRowMajor{3, 2, 1, 0};
+const std::vector<int> kOrders[] = {kChwn, kChannelsLast, kRowMajor};
 
 ConvShape shape_of(const Case& c) {
   ConvShape s;
@@ -200,17 +200,17 @@ TEST_CASE("weight gradient equals the plain loops in every order") {
     }
 }
 
-TEST_CASE("lanes kernels built for AVX2 agree too") {
-  const kernels::ConvLanesKernels& table = kernels::conv_lanes_kernels_v3();
+TEST_CASE("CHWN kernels built for AVX2 agree too") {
+  const kernels::ConvChwnKernels& table = kernels::conv_chwn_kernels(kernels::Isa::kV3);
   for (const Case& c : kCases) {
     CAPTURE(name(c));
-    Problem p(c, kLanes);
+    Problem p(c, kChwn);
     const float* bias = p.bias.data<float>();
     Buffer want = p.y, got = p.y;
     poison(got);
     kernels::conv_forward_reference<float>(p.s, p.x.data<float>(), strides5(p.x), p.w.data<float>(),
                                            strides5(p.w), bias, want.data<float>(), strides5(want));
-    const auto forward = kernels::ConvLanesPlan::forward(p.s, table);
+    const auto forward = kernels::ConvChwnPlan::forward(p.s, table);
     for (int part = 0; part < 3; ++part)
       forward.run(p.x.data<float>(), p.w.data<float>(), bias, got.data<float>(), part, 3);
     CHECK(error(got, want) < kTolerance);
@@ -220,7 +220,7 @@ TEST_CASE("lanes kernels built for AVX2 agree too") {
     kernels::conv_input_grad_reference<float>(p.s, p.y.data<float>(), strides5(p.y),
                                               p.w.data<float>(), strides5(p.w), nullptr,
                                               want_x.data<float>(), strides5(want_x));
-    const auto back = kernels::ConvLanesPlan::input_grad(p.s, table);
+    const auto back = kernels::ConvChwnPlan::input_grad(p.s, table);
     back.run(p.y.data<float>(), p.w.data<float>(), nullptr, got_x.data<float>(), 0, 1);
     CHECK(error(got_x, want_x) < kTolerance);
 
@@ -229,7 +229,7 @@ TEST_CASE("lanes kernels built for AVX2 agree too") {
     kernels::conv_weight_grad_reference<float>(p.s, p.y.data<float>(), strides5(p.y),
                                                p.x.data<float>(), strides5(p.x),
                                                want_w.data<float>(), strides5(want_w));
-    const kernels::ConvLanesWeightPlan weights(p.s, table);
+    const kernels::ConvChwnWeightPlan weights(p.s, table);
     std::vector<float> scratch(weights.scratch_floats() + 1);
     if (weights.pads()) weights.pad(p.x.data<float>(), scratch.data(), 0, 1);
     weights.sum(p.y.data<float>(), p.x.data<float>(), got_w.data<float>(), scratch.data(), 0, 1);
@@ -393,9 +393,9 @@ TEST_CASE("orders a convolution reads without a copy") {
   for (const auto& order : kOrders)
     CHECK(
         accepts_convolution(Op::Convolution, 0, ref(shape, test::strides_of_order(shape, order))));
-  const TensorRef lanes = ref(shape, test::strides_of_order(shape, kLanes));
-  CHECK(accepts_convolution(Op::ConvWeightGrad, 1, lanes));
-  CHECK_FALSE(accepts_convolution(Op::Convolution, 1, lanes));
+  const TensorRef chwn = ref(shape, test::strides_of_order(shape, kChwn));
+  CHECK(accepts_convolution(Op::ConvWeightGrad, 1, chwn));
+  CHECK_FALSE(accepts_convolution(Op::Convolution, 1, chwn));
   CHECK_FALSE(accepts_convolution(Op::Convolution, 0, ref(shape, {0, 30, 5, 1})));
 }
 

@@ -95,7 +95,7 @@ TEST_CASE("gemm: storage orders, edge tiles and thread counts") {
       for (int threads : {1, 2, 3}) check_product(s, form, threads);
 }
 
-TEST_CASE("gemm: long reductions pack the lanes operand in pieces") {
+TEST_CASE("gemm: long reductions pack the vector operand in pieces") {
   for (int form = 0; form < 8; ++form)
     for (int threads : {1, 2}) {
       check_product({1, 100, 64, 4000}, form, threads);
@@ -106,12 +106,10 @@ TEST_CASE("gemm: long reductions pack the lanes operand in pieces") {
 namespace {
 
 uint16_t narrow(float f, DType dtype) {
-  return dtype == DType::F16 ? kernels::TESSERA_ISA::f32_to_f16(f)
-                             : kernels::TESSERA_ISA::f32_to_bf16(f);
+  return dtype == DType::F16 ? kernels::v3::f32_to_f16(f) : kernels::v3::f32_to_bf16(f);
 }
 float wide(uint16_t h, DType dtype) {
-  return dtype == DType::F16 ? kernels::TESSERA_ISA::f16_to_f32(h)
-                             : kernels::TESSERA_ISA::bf16_to_f32(h);
+  return dtype == DType::F16 ? kernels::v3::f16_to_f32(h) : kernels::v3::bf16_to_f32(h);
 }
 
 // Against the f32 product of the same rounded operands.

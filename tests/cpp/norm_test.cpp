@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Layer, group and batch norm and their gradients against the textbook formulas in double, in all
 // supported orders.
+#include "kernels/norm.h"
+
 #include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstring>
 
 #include "row_test_util.h"
 
@@ -24,8 +29,7 @@ Moments moments(const std::vector<double>& v) {
   return m;
 }
 
-const std::vector<int> kRowMajor = {3, 2, 1, 0}, kChannelsLast = {1, 3, 2, 0},
-                       kBatchLanes = {0, 3, 2, 1};
+const std::vector<int> kRowMajor = {3, 2, 1, 0}, kChannelsLast = {1, 3, 2, 0}, kChwn = {0, 3, 2, 1};
 
 struct LayerCase {
   int64_t rows, len;
@@ -124,15 +128,15 @@ const std::vector<PlaneCase>& plane_cases() {
   static const std::vector<PlaneCase> all = {
       {{16, 12, 9, 9}, kRowMajor, kRowMajor, kRowMajor, 3},
       {{16, 12, 9, 9}, kChannelsLast, kChannelsLast, kChannelsLast, 3},
-      {{16, 12, 9, 9}, kBatchLanes, kBatchLanes, kBatchLanes, 3},
-      {{19, 40, 5, 3}, kBatchLanes, kBatchLanes, kBatchLanes, 2},
+      {{16, 12, 9, 9}, kChwn, kChwn, kChwn, 3},
+      {{19, 40, 5, 3}, kChwn, kChwn, kChwn, 2},
       {{3, 40, 5, 3}, kChannelsLast, kChannelsLast, kChannelsLast, 2},
       {{3, 40, 5, 3}, kChannelsLast, kChannelsLast, kChannelsLast, 10},
       {{4, 24, 9, 7}, kChannelsLast, kChannelsLast, kChannelsLast, 3},
       {{3, 6, 37, 1}, kRowMajor, kRowMajor, kRowMajor, 6},
-      {{5, 8, 4, 4}, kRowMajor, kChannelsLast, kBatchLanes, 4},
+      {{5, 8, 4, 4}, kRowMajor, kChannelsLast, kChwn, 4},
       {{5, 8, 1, 1}, kRowMajor, kRowMajor, kRowMajor, 2},
-      {{1, 8, 30, 41}, kBatchLanes, kBatchLanes, kBatchLanes, 2},
+      {{1, 8, 30, 41}, kChwn, kChwn, kChwn, 2},
   };
   return all;
 }
@@ -317,10 +321,39 @@ TEST_CASE("norm accepts the three activation orders and refuses others") {
   auto ref = [&](const std::vector<int>& order) {
     return TensorRef{DType::F32, s, strides_of_order(s, order), 0, 0};
   };
-  for (const auto& order : {kRowMajor, kChannelsLast, kBatchLanes})
+  for (const auto& order : {kRowMajor, kChannelsLast, kChwn})
     CHECK(accepts_norm(Op::GroupNorm, 0, ref(order)));
   CHECK_FALSE(accepts_norm(Op::GroupNorm, 0, ref({2, 3, 1, 0})));
   CHECK_FALSE(accepts_norm(Op::LayerNorm, 0, ref(kChannelsLast)));
+}
+
+TEST_CASE("layer norm of a row depends neither on its neighbours nor on its distance from zero") {
+  for (const int64_t len : {1, 5, 32, 100, 512, 513}) {
+    for (const float far : {0.0f, 1000.0f, 3e30f, 1e-30f}) {
+      CAPTURE(len);
+      CAPTURE(far);
+      constexpr int64_t kRows = 7;
+      std::vector<float> x(kRows * len), y(x.size()), alone(len);
+      for (size_t i = 0; i < x.size(); ++i)
+        x[i] = far > 1e4f || (far > 0 && far < 1) ? far : far + std::sin(static_cast<float>(i));
+      float mean[kRows], rstd[kRows], own_mean, own_rstd;
+      const auto forward = kernels::layer_norm_kernels().forward;
+      forward(x.data(), nullptr, nullptr, y.data(), mean, rstd, kRows, len, 1e-5f);
+      for (int64_t r = 0; r < kRows; ++r) {
+        const float* row = x.data() + r * len;
+        forward(row, nullptr, nullptr, alone.data(), &own_mean, &own_rstd, 1, len, 1e-5f);
+        CHECK(own_mean == mean[r]);
+        CHECK(std::memcmp(&own_rstd, &rstd[r], sizeof(float)) == 0);
+        CHECK(std::memcmp(alone.data(), y.data() + r * len, len * sizeof(float)) == 0);
+        const auto [m, var] = moments({row, row + len});
+        const double s = 1 / std::sqrt(var + 1e-5);
+        if (far > 1e4f) continue;  // the mean of equal values may be one unit off
+        CHECK(rstd[r] == doctest::Approx(s).epsilon(2e-6));
+        for (int64_t i = 0; i < len; ++i)
+          CHECK(std::abs(y[r * len + i] - (row[i] - m) * s) < 2e-6 * (1 + far * s * 0.06));
+      }
+    }
+  }
 }
 
 }  // namespace

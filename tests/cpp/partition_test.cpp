@@ -56,7 +56,7 @@ struct Result {
 Result run(const std::string& text, PartitionOptions placement, int threads, int replicas,
            bool& partitioned, int* grouped = nullptr) {
   CompileOptions o;
-  o.training = true;
+  o.settings.set("training", Arg::boolean(true));
   o.placement = placement;
   o.run.replicas = replicas;
   o.run.device_iterations = kMicroBatches / replicas;
@@ -146,7 +146,7 @@ TEST_CASE("a task waits only for what came before") {
     for (size_t t = 0; t < p.tasks.size(); ++t) {
       verify_graph(*p.tasks[t].graph);
       for (const WaitDesc& w : p.tasks[t].info.waits)
-        CHECK((w.behind > 0 || w.task < static_cast<int>(t)));
+        CHECK((w.lag > 0 || w.task < static_cast<int>(t)));
     }
     for (const ChannelDesc& c : p.channels)
       for (int r : c.readers) CHECK(c.from < r);
@@ -155,9 +155,10 @@ TEST_CASE("a task waits only for what came before") {
 
 TEST_CASE("numbers that an optimizer reads each step stay on chip") {
   const PartitionOptions o;
-  CHECK(o.rule_of(SourceKind::kBuffer, "hyper:0") == nullptr);
-  CHECK(o.rule_of(SourceKind::kBuffer, "hyper64:0") == nullptr);
-  CHECK(o.rule_of(SourceKind::kBuffer, "exp_avg:layer.weight") == &o.optimizer);
-  CHECK(o.rule_of(SourceKind::kBuffer, "accum:layer.weight") == &o.accumulators);
-  CHECK(o.rule_of(SourceKind::kBuffer, "running_mean") == nullptr);
+  CHECK(o.rule_of(SourceKind::kHyper) == nullptr);
+  CHECK(o.rule_of(SourceKind::kLossScale) == nullptr);
+  CHECK(o.rule_of(SourceKind::kMicroCount) == nullptr);
+  CHECK(o.rule_of(SourceKind::kOptimizer) == &o.optimizer);
+  CHECK(o.rule_of(SourceKind::kAccumulator) == &o.accumulators);
+  CHECK(o.rule_of(SourceKind::kBuffer) == nullptr);
 }

@@ -1,102 +1,70 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every file of tests/passes holds cases for one pass: text in, expected text out.
+// The text cases core/passes/*.tir, and the runner of passes.
 #include "passes/pass.h"
 
 #include <doctest/doctest.h>
 
-#include <algorithm>
-#include <filesystem>
 #include <fstream>
 #include <set>
-#include <sstream>
 
-#include "ops/check_types.h"
+#include "text_cases.h"
 
 using namespace tessera;
 
-namespace {
-
-std::string slurp(const std::filesystem::path& path) {
-  std::ifstream in(path);
-  std::stringstream text;
-  text << in.rdbuf();
-  return text.str();
-}
-
-std::string after(const std::string& text, const std::string& mark) {
-  size_t at = text.find(mark);
-  REQUIRE_MESSAGE(at != std::string::npos, "no `" << mark << "` in the case");
-  size_t start = at + mark.size();
-  return text.substr(start, text.find('\n', start) - start);
-}
-
-std::vector<std::string> split(const std::string& text, const std::string& mark) {
-  std::vector<std::string> out;
-  size_t at = text.find(mark);
-  while (at != std::string::npos) {
-    size_t next = text.find(mark, at + mark.size());
-    out.push_back(text.substr(at, next == std::string::npos ? next : next - at));
-    at = next;
-  }
-  return out;
-}
-
-std::string run_pass(const std::string& name, const std::string& text, const PassContext& ctx) {
-  auto g = parse_graph(text);
-  check_types(*g);
-  verify_graph(*g);
-  std::vector<PassRow> rows;
-  if (name == "append-optimizer") {
-    append_optimizer(*g, ctx);
-    verify_graph(*g);
-  } else if (name == "split-update") {
-    auto update = split_update(*g, ctx);
-    verify_graph(*update);
-    return print_graph(*g) + print_graph(*update);
-  } else {
-    const PassRow* row = find_pass(name);
-    REQUIRE_MESSAGE(row, "no pass is called " << name);
-    rows.push_back(*row);
-  }
-  PassRunner runner;
-  runner.run(*g, ctx, rows);
-  return print_graph(*g);
-}
-
-}  // namespace
-
 TEST_CASE("pass cases") {
-  std::set<std::string> seen;
-  std::vector<std::filesystem::path> files;
-  for (const auto& entry : std::filesystem::directory_iterator(TESSERA_TESTS_DIR "/passes"))
-    if (entry.path().extension() == ".tir") files.push_back(entry.path());
-  std::sort(files.begin(), files.end());
-  for (const auto& path : files) {
-    std::string text = slurp(path);
-    std::string name = after(text, "// pass: ");
-    for (const std::string& c : split(text, "// case: ")) {
-      CAPTURE(path.filename().string());
-      CAPTURE(after(c, "// case: "));
-      size_t middle = c.find("// expect:");
-      REQUIRE(middle != std::string::npos);
-      PassContext ctx{true, 1, true};
-      ctx.stochastic_rounding = ctx.half_partials = true;  // read by their own passes only
-      if (c.find("// accumulation: ") != std::string::npos)
-        ctx.gradient_accumulation = std::stoi(after(c, "// accumulation: "));
-      std::string expect = c.substr(c.find('\n', middle) + 1);
-      expect.erase(expect.find_last_not_of("\n ") + 1);
-      std::string got = run_pass(name, c.substr(0, middle), ctx);
-      got.erase(got.find_last_not_of("\n ") + 1);
-      CHECK(got == expect);
-      seen.insert(name);
+  for (const auto& file : case_files(TESSERA_CORE_DIR "/passes")) {
+    CAPTURE(file.filename().string());
+    for (const TextCase& c : run_cases(file)) {
+      CAPTURE(c.name);
+      CHECK(c.actual == c.expected);
     }
   }
-  std::set<std::string> all{"append-optimizer", "split-update"};
-  for (const PassRow& row : pipeline()) {
-    const std::string name = row.name;
-    all.insert(name.ends_with("-2") ? name.substr(0, name.size() - 2) : name);
+}
+
+TEST_CASE("every pass has text cases") {
+  std::set<std::string> files, passes{"append_optimizer", "recompute_regions", "split_update"};
+  for (const auto& file : case_files(TESSERA_CORE_DIR "/passes")) files.insert(file.stem());
+  for (const PassRow& row : pipeline()) passes.insert(row.function);
+  CHECK(files == passes);
+}
+
+TEST_CASE("blessing writes what the passes give now, and only where it differs") {
+  const auto right = std::filesystem::path(TESSERA_CORE_DIR "/passes/dce.tir");
+  const auto dir = std::filesystem::temp_directory_path() / "tessera_bless";
+  std::filesystem::create_directories(dir);
+  const auto copy = dir / "dce.tir";  // the name says which pass
+  auto text_of = [](const std::filesystem::path& file) {
+    std::ifstream in(file);
+    return std::string{std::istreambuf_iterator<char>(in), {}};
+  };
+  const std::string text = text_of(right), mark = "// expect:\n";
+  // A line that is wrong, one too many, the expected text of the last case missing.
+  std::string wrong = text;
+  wrong.insert(wrong.find(mark) + mark.size(), "nothing like it\n");
+  const std::string without = text.substr(0, text.rfind(mark));
+  for (const std::string& damaged : {wrong, text + "output %99\n", without}) {
+    std::ofstream(copy) << damaged;
+    int differ = 0;
+    for (const TextCase& c : run_cases(copy)) differ += c.actual != c.expected;
+    CHECK(differ == 1);
+    CHECK(bless(copy));
+    CHECK(text_of(copy) == text);
+    CHECK_FALSE(bless(copy));
   }
-  CHECK(seen == all);
+  // A program that the pass cannot run is reported with its line and nothing is written.
+  std::ofstream(copy) << "// case: broken\ntessera 1\ngraph \"g\" {\n  output %7\n}\n";
+  CHECK_THROWS_WITH_AS(bless(copy), doctest::Contains("case 'broken': [ir] line 4"), UserError);
+  CHECK(text_of(copy).find("expect") == std::string::npos);
+  // So is a setting that is none, and a folder without cases.
+  const std::string empty = "tessera 1\ngraph \"g\" {}\n";
+  for (const char* setting :
+       {"accumulation: many", "accumulation: 0", "strategy: none", "speed: 2"}) {
+    std::ofstream(copy) << "// case: setting\n// " << setting << '\n' << empty;
+    CHECK_THROWS_AS(bless(copy), UserError);
+  }
+  std::filesystem::remove(copy);
+  CHECK_THROWS_WITH_AS(case_files(dir), doctest::Contains("has no text cases"), UserError);
+  std::filesystem::remove_all(dir);
 }
 
 TEST_CASE("a disabled pass does not run") {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Properties of the memory plan and of the schedule, on random lifetimes and random graphs.
+// The text cases core/plan/*.tir, and properties of the memory plan and of the schedule on random
+// lifetimes and random graphs.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -7,6 +8,7 @@
 
 #include "passes/pass.h"
 #include "plan/planner.h"
+#include "text_cases.h"
 
 using namespace tessera;
 
@@ -69,6 +71,18 @@ bool overlap(int64_t a, int64_t a_bytes, int64_t b, int64_t b_bytes) {
 
 }  // namespace
 
+TEST_CASE("plan cases") {
+  const auto files = case_files(TESSERA_CORE_DIR "/plan");
+  CHECK_FALSE(files.empty());
+  for (const auto& file : files) {
+    CAPTURE(file.filename().string());
+    for (const TextCase& c : run_cases(file)) {
+      CAPTURE(c.name);
+      CHECK(c.actual == c.expected);
+    }
+  }
+}
+
 TEST_CASE("buffers alive together never overlap") {
   for (unsigned seed = 0; seed < 200; ++seed) {
     std::mt19937 gen(seed);
@@ -106,7 +120,9 @@ TEST_CASE("in a planned program no step's result lies on memory still to be read
     CAPTURE(seed);
     auto g = random_graph(seed);
     PassRunner runner;
-    runner.run(*g, {true, 1, true}, pipeline());
+    PassContext ctx;
+    ctx.settings.set("training", Arg::boolean(true));
+    runner.run(*g, ctx, pipeline());
     Program p = plan_program(*g, partition(*g, {}), nullptr);
     const auto& steps = p.tasks[0].section.steps;
     auto range = [](const TensorRef& t) {
@@ -156,7 +172,8 @@ TEST_CASE("an update of a weight runs soon after its gradient") {
   for (int i = 0; i < 4; ++i) text += fmt::format("grad %{} %{}\n", i, 10 + i);
   text += "optimize \"sgd\" 0 [%0, %1, %2, %3] {lr=0, momentum=1}\n}";
   auto g = parse_graph(text);
-  PassContext ctx{true, 1, true};
+  PassContext ctx;
+  ctx.settings.set("training", Arg::boolean(true));
   append_optimizer(*g, ctx);
   PassRunner runner;
   runner.disabled = {"cse", "cse-2", "fuse-epilogue"};

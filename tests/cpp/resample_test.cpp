@@ -243,8 +243,8 @@ TEST_CASE("both instruction sets agree on rows") {
     const int64_t start = 0;
     kernels::resample_kernels().spread(DType::F32, plan, row.data<float>(), &start, 1,
                                        a.data<float>());
-    kernels::resample_kernels_v3().spread(DType::F32, plan, row.data<float>(), &start, 1,
-                                          b.data<float>());
+    kernels::resample_kernels(kernels::Isa::kV3)
+        .spread(DType::F32, plan, row.data<float>(), &start, 1, b.data<float>());
     for (int64_t i = 0; i < m.out; ++i)
       CHECK(a.data<float>()[i] == doctest::Approx(b.data<float>()[i]).epsilon(1e-6));
   }

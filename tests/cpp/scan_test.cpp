@@ -104,7 +104,7 @@ TEST_CASE("infinities and NaN go through a running sum of exponentials as in a l
   };
   for (const auto& row : rows) {
     const auto n = static_cast<int64_t>(row.size());
-    for (int64_t width : {1, 11}) {  // along a row, and across lanes
+    for (int64_t width : {1, 11}) {  // along a row, and across columns
       Buffer x(DType::F32, {n, width}), y(DType::F32, {n, width});
       for (int64_t i = 0; i < n; ++i)
         for (int64_t w = 0; w < width; ++w) x.at<float>({i, w}) = row[i];

@@ -18,9 +18,9 @@ struct Run {
   explicit Run(const std::string& text, RunConfig config = {}, bool mean = true,
                bool running = false) {
     CompileOptions o;
-    o.training = true;
-    o.mean_reduction = mean;
-    o.running_mean = running;
+    o.settings.set("training", Arg::boolean(true));
+    o.settings.set("reduction", Arg::string(mean ? "mean" : "sum"));
+    o.settings.set("running_mean", Arg::boolean(running));
     o.run = config;
     session =
         std::make_unique<Session>(text, o, std::unordered_map<std::string, Constant>{}, nullptr);
@@ -186,7 +186,6 @@ graph "count" {
 
 TEST_CASE("anchors are outputs with rules of their own") {
   CompileOptions o;
-  o.training = true;
   o.run = {.device_iterations = 2, .outputs = {{OutputMode::kFinal}, {OutputMode::kAll}}};
   o.anchors = {"Gradient___w"};
   Session session(kScale, o, {}, nullptr);
@@ -277,7 +276,7 @@ TEST_CASE("the summary counts kernels and host calls") {
 
 TEST_CASE("a random number is the same for a key and advances with the call") {
   const char* text =
-      "tessera 1\ngraph \"r\" { buffer %0 \"rng\" : i64[2] %1 = uniform(%0, 3) : f32[64] output %1 "
+      "tessera 1\ngraph \"r\" { random %0 \"rng\" : i64[2] %1 = uniform(%0, 3) : f32[64] output %1 "
       "}";
   Run run(text), again(text);
   int64_t key[2] = {42, 0};
@@ -301,4 +300,29 @@ TEST_CASE("calls and types that make no sense are refused before anything runs")
   CHECK_THROWS_AS(Run(text("cumsum(%0, 2) : f32[2, 3]")), UserError);
   CHECK_THROWS_AS(Run(text("cumsum(%0, 1) : f32[3, 2]")), UserError);
   CHECK_THROWS_AS(Run(text("cumsum(%0, 1) : f16[2, 3]")), UserError);
+}
+
+TEST_CASE("a text may not have the states that its optimizer adds") {
+  std::string text = kScale;
+  text.replace(text.find("{lr=0}"), 6, "{lr=0, momentum=1}");
+  Run ok(text);
+  text.insert(text.find("  input"), "  optimizer %9 \"momentum\" of \"w\" : f32[1]\n");
+  CHECK_THROWS_WITH_AS(Run{text}, doctest::Contains("the optimizer adds \"momentum:w\""),
+                       UserError);
+}
+
+TEST_CASE("states of the model keep their names beside those of the optimizer") {
+  std::string text = kScale;
+  text.insert(text.find("  input"), "  buffer %9 \"hyper:0\" : f32[2]\n");
+  text.insert(text.find("  output"), "  %10 = add(%2, %9) : f32[2]\n");
+  text.replace(text.find("output %2"), 9, "output %10");
+  Run run(text);
+  run.write("w", {2, 3});
+  std::vector<float> added{100, 200}, rate(16, 0.5f);
+  run.session->engine().write_state("hyper:0", added.data(), 8);
+  run.session->engine().write_state("hyper:0'", rate.data(), 64);
+  float x[2] = {1, 10}, y[2];
+  run({x}, {y});
+  CHECK(y[0] == 102);
+  CHECK(run.read("w", 2) == std::vector<float>{1.5f, -2});
 }

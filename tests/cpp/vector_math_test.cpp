@@ -378,6 +378,41 @@ TEST_CASE("special math: Bessel and Airy functions, orthogonal polynomials") {
     CHECK(std::fabs(modified_bessel_k1(x) / std::cyl_bessel_k(1, x) - 1) < 1e-12);
     CHECK(i1(-x) == -i1(x));
   }
+  struct Known {
+    double (*function)(double);
+    double x, value;
+  };
+  const Known known[] = {
+      {airy_ai, -60, 0.077787824477115584},
+      {airy_ai, -1.5, 0.46425657774886941},
+      {airy_ai, 20, 1.6916728686705403e-27},
+      {airy_ai, 100, 2.6344821520881845e-291},
+      {modified_bessel_k0, 1e-5, 11.628856980944362},
+      {modified_bessel_k0, 650, 2.5125028846628392e-284},
+      {scaled_modified_bessel_k0, 699.5, 0.047379287614663399},
+      {scaled_modified_bessel_k0, 700.5, 0.04734546940500624},
+      {scaled_modified_bessel_k1, 699.5, 0.047413142066771394},
+      {scaled_modified_bessel_k1, 1e6, 0.0012533146073081549},
+      {i0e, 699.5, 0.015086686644176135},
+      {i0e, 700.5, 0.015075910433922872},
+      {i1e, 700.5, 0.015065145766868984},
+      {i1e, -1e6, -0.00039894213079803078},
+  };
+  for (const Known& k : known) {
+    CAPTURE(k.x);
+    CAPTURE(k.value);
+    CHECK(std::fabs(k.function(k.x) / k.value - 1) < 1e-13);
+  }
+  CHECK(airy_ai(1e300) == 0);
+  CHECK(airy_ai(kInf) == 0);
+  CHECK(std::isnan(airy_ai(-kInf)));
+  CHECK(i0(kInf) == kInf);
+  CHECK(i1(-1e5) == -kInf);
+  for (auto k : {modified_bessel_k0, scaled_modified_bessel_k0, modified_bessel_k1}) {
+    CHECK(k(0) == kInf);
+    CHECK(k(kInf) == 0);
+    CHECK(std::isnan(k(-1)));
+  }
   // Ai'' = x Ai, with the second difference for the derivative.
   for (double x : {-30.0, -7.0, -1.6, -1.4, -0.2, 0.0, 1.4, 1.6, 5.0}) {
     CAPTURE(x);

@@ -135,7 +135,8 @@ TEST_CASE("view aliases exactly the layouts whose runs it does not cross") {
   REQUIRE(v);
   CHECK(addresses(*v) == addresses(x));
 
-  // Dims 0 and 1 of the transposed tensor do not lie behind each other, but each can be split.
+  // Dims 0 and 1 of the transposed tensor are not contiguous with each other, but each can be
+  // split.
   TensorRef t = x;
   t.shape = {6, 4, 5};
   t.strides = {5, 30, 1};

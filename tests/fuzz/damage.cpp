@@ -5,6 +5,8 @@
 #include <cctype>
 #include <iterator>
 
+#include "session/op_rows.h"
+
 namespace tessera::fuzz {
 namespace {
 
@@ -38,8 +40,10 @@ constexpr const char* kOthers[] = {"none",     "true", "false",  "0.5",   "-1.5"
                                    "\"mean\"", "\"\"", "[1, 2]", "[[1]]", "1.0",  "1e300"};
 constexpr const char* kTypes[] = {"f32", "f16",  "bf16", "f64", "i64", "i32", "i16", "i8",
                                   "u8",  "bool", "u16",  "u32", "u64", "c32", "c64", "c128"};
-constexpr const char* kLines[] = {"param", "buffer", "const",  "input",   "output",
-                                  "loss",  "grad",   "update", "optimize"};
+constexpr const char* kLines[] = {"param",       "buffer",      "const",      "input",
+                                  "output",      "loss",        "grad",       "update",
+                                  "optimize",    "random",      "hyper",      "optimizer",
+                                  "accumulator", "micro_count", "loss_scale", "loss_steps"};
 
 bool word_char(char c) {
   return std::isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '.';
@@ -215,7 +219,11 @@ class Mutator {
   }
 
   void op(std::string& s) {
-    static const std::vector<std::string> names = native_ops();
+    static const std::vector<std::string> names = [] {
+      std::vector<std::string> out;
+      for (const RowInfo& row : op_rows()) out.push_back(row.name);
+      return out;
+    }();
     Span t = find(
         s, [&](Span x) { return x.end < s.size() && s[x.end] == '(' && word_char(s[x.begin]); });
     if (t.end) replace(s, t, r_.one_in(20) ? "fused" : r_.pick(names));

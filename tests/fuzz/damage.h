@@ -42,7 +42,8 @@ void damage(std::string& text, const std::vector<std::string>& programs, Random&
 // Mutant `index` of `seed`: one of the programs, damaged one to a few times.
 Mutant make_mutant(const std::vector<std::string>& programs, uint64_t seed, uint64_t index);
 
-// All programs below `dir`: files *.tir, with each part of a pass case on its own.
+// All programs below `dirs`: files *.tir, with the program and the expected text of a case each on
+// its own.
 std::vector<std::string> read_programs(const std::vector<std::string>& dirs);
 
 }  // namespace tessera::fuzz

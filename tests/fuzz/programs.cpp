@@ -52,16 +52,16 @@ void damage_options(CompileOptions& o, Random& r) {
       o.placement.liveness = static_cast<Liveness>(r.below(6));
       break;
     case 10:
-      place = {static_cast<int>(edge(r)), r.one_in(2), edge(r), edge(r)};
+      place = {edge(r), r.one_in(2), edge(r), edge(r)};
       break;
     case 11:
-      o.training = !o.training;
+      o.settings.set("running_mean", Arg::boolean(true));
       break;
     case 12:
-      o.half_partials = true;
+      o.settings.set("half_partials", Arg::boolean(true));
       break;
     case 13:
-      o.stochastic_rounding = true;
+      o.settings.set("stochastic_rounding", Arg::boolean(true));
       break;
     case 14:
       o.run.check_floats = true;
@@ -77,7 +77,7 @@ Mutant make_mutant(const std::vector<std::string>& programs, uint64_t seed, uint
   Random r(seed * 0x9e3779b97f4a7c15u + index);
   r.next();
   Mutant m{r.pick(programs), {}};
-  m.options.training = r.one_in(2);
+  m.options.settings.set("training", Arg::boolean(r.one_in(2)));
   m.options.run.threads = 1 + static_cast<int>(r.below(2));
   if (r.one_in(2)) m.options.placement.strategy = Strategy::kPipelined;
   for (size_t n = 1 + r.below(r.one_in(4) ? 6 : 2); n > 0; --n) damage(m.text, programs, r);

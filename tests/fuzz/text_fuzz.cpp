@@ -238,7 +238,7 @@ int run(const Config& c) {
   if (!c.replay.empty()) {
     std::ifstream in(c.replay);
     Mutant m{{std::istreambuf_iterator<char>(in), {}}, {}};
-    m.options.training = true;
+    m.options.settings.set("training", Arg::boolean(true));
     Random r(c.seed);
     const Result result = try_program(m, r);
     std::printf("%d %s\n", static_cast<int>(result.outcome), result.message.c_str());

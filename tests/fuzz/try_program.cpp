@@ -6,6 +6,7 @@
 
 #include "ops/check_types.h"
 #include "passes/pass.h"
+#include "plan/planner.h"
 
 namespace tessera::fuzz {
 namespace {
@@ -72,8 +73,11 @@ bool run_session(Session& session, Random& r) {
 }
 
 void run_passes(const Graph& graph, const CompileOptions& o, Random& r) {
-  PassContext ctx{o.training, 1 + static_cast<int64_t>(r.below(3)), true, r.one_in(2)};
-  ctx.stochastic_rounding = ctx.half_partials = r.one_in(2);
+  PassContext ctx{.gradient_accumulation = 1 + static_cast<int64_t>(r.below(3))};
+  ctx.settings = o.settings;
+  ctx.settings.set("running_mean", Arg::boolean(r.one_in(2)));
+  for (const char* name : {"stochastic_rounding", "half_partials", "recompute_all"})
+    ctx.settings.set(name, Arg::boolean(r.one_in(2)));
   // Two passes alone, any others in their order.
   for (int k = 0; k < 2; ++k) {
     const PassRow& row = r.pick(pipeline());
@@ -82,6 +86,8 @@ void run_passes(const Graph& graph, const CompileOptions& o, Random& r) {
     print_graph(*g);
   }
   auto g = graph.clone();
+  recompute_regions(*g, ctx);
+  verify_graph(*g);
   if (auto update = split_update(*g, ctx)) {
     append_optimizer(*update, ctx);
     verify_graph(*update);
@@ -124,6 +130,8 @@ Result try_program(const Mutant& m, Random& r) {
       constants[s.name] = {blobs.back().data(), bytes};
     }
     Session session(m.text, m.options, constants, nullptr);
+    stage = "printing the plan";
+    print_program(session.engine().program());
     stage = "running";
     try {
       return {run_session(session, r) ? Outcome::kRan : Outcome::kCompiled, ""};

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Fails on an #include or import that layers.toml does not allow."""
+"""Fails on an #include, an import or a private attribute that layers.toml does not allow."""
 
 import ast
 import pathlib
@@ -34,7 +34,7 @@ def include_problem(layer, name, rules):
 
 
 def check_cpp(rules):
-    for folder in ("core", "bindings", "tools", "bench", "tests"):
+    for folder in ("core", "custom", "include", "bindings", "tools", "bench", "tests"):
         for path in sorted((ROOT / folder).rglob("*")):
             if path.suffix not in {".cpp", ".h", ".def"}:
                 continue
@@ -74,14 +74,50 @@ def check_python(rules):
                 known = top in sys.stdlib_module_names or top in allowed or top in siblings
                 if not known:
                     yield path, line, f"{package}/ may import {', '.join(allowed)}, not {top}"
-                private = rest and rest[0].startswith("_") and not rest[0].startswith("__")
-                if top == "poptorch" and private and package in rules["private"]["packages"]:
+                room = rest[0] if top == "poptorch" and rest else ""
+                private = room in rules["private"]["rooms"] or re.match(r"_[^_]", room)
+                if private and package in rules["private"]["packages"]:
                     yield path, line, f"{module} is private to poptorch"
+
+
+def private_names(tree):
+    """Names with one underscore that a module gives to its objects and classes."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            name = node.name
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and is_own(node):
+            name = node.attr
+        else:
+            continue
+        if re.match(r"_[^_]", name):
+            yield name
+
+
+def is_own(node):
+    return isinstance(node.value, ast.Name) and node.value.id in {"self", "cls"}
+
+
+def check_attributes(rules):
+    """Private attributes of poptorch's objects, told by their names, in packages that may not use
+    them."""
+    sources = [ast.parse(path.read_text()) for path in (ROOT / "python/poptorch").rglob("*.py")]
+    known = {name for tree in sources for name in private_names(tree)}
+    for package in rules["private"]["attributes"]:
+        files = {path: ast.parse(path.read_text()) for path in (ROOT / package).rglob("*.py")}
+        own = {name for tree in files.values() for name in private_names(tree)}
+        for path, tree in files.items():
+            for node in ast.walk(tree):
+                if (
+                    isinstance(node, ast.Attribute)
+                    and node.attr in known - own
+                    and not is_own(node)
+                ):
+                    yield path, node.lineno, f"{node.attr} is private to poptorch's objects"
 
 
 def main():
     rules = tomllib.loads((ROOT / "layers.toml").read_text())
-    problems = sorted(set([*check_cpp(rules), *check_python(rules)]))
+    problems = sorted(set([*check_cpp(rules), *check_python(rules), *check_attributes(rules)]))
     for path, line, message in problems:
         print(f"{path.relative_to(ROOT)}:{line}: {message}")
     if problems:

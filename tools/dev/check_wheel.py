@@ -28,6 +28,28 @@ try:
 except ImportError as exc:
     assert "not part of this" in str(exc)
 """,
+    "a custom op is built and runs": """
+import pathlib, subprocess, tempfile
+import poptorch, torch
+source = '''
+#include <tessera/custom_op.h>
+using namespace tessera::custom;
+struct Twice {
+  static void setup(Setup& s) { s.output(0, s.input(0)); }
+  static void compose(Compose& c) { Builder b(c); b.output(b.input(0) * 2.0); }
+};
+TESSERA_REGISTER_OP(Twice, "wheel", "Twice", 1);
+'''
+folder = pathlib.Path(tempfile.mkdtemp())
+(folder / "a.cpp").write_text(source)
+command = ["g++", *poptorch.custom_op_cflags(), folder / "a.cpp", *poptorch.custom_op_ldflags()]
+subprocess.run([*command, "-o", folder / "a.so"], check=True)
+assert poptorch.load_custom_op_library(folder / "a.so") == ["wheel.Twice:1"]
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return poptorch.custom_op([x], "Twice", "wheel", 1, [x])[0]
+assert poptorch.inferenceModel(Model())(torch.ones(2)).tolist() == [2, 2]
+""",
     "torch finds the entry point, and Lightning has IPUs without an import of ours": """
 import sys
 from importlib.metadata import distribution

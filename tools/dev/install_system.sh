@@ -9,6 +9,7 @@ packages=(
   dataset-fashion-mnist
   doctest-dev
   g++
+  libboost1.81-dev
   libdnnl-dev
   libfmt-dev
   llvm-19-dev

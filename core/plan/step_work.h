@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// Operations and bytes of the nodes that the table of ops says nothing about: regions, host calls,
+// loops and branches.
+#pragma once
+
+#include <vector>
+
+#include "ir/graph.h"
+#include "plan/program.h"
+
+namespace tessera {
+
+// Of a node, without what its bodies do.
+Work work_of(const Graph& g, const Node& n);
+
+// Of a scan or a branch: its turns, or the longer of its two ways.
+Work work_of_bodies(const Node& n, const std::vector<std::shared_ptr<Section>>& bodies);
+
+}  // namespace tessera

@@ -47,9 +47,30 @@ STRUCTURED = set(_table("ops.def", r'^OP\(\w+,\s*"([^"]+)"'))
 VIEWS = set(_table("ops.def", r'^OP\(\w+,\s*"([^"]+)",\s*view,'))
 
 
-def native_ops():
-    """Names of all rows in the core's tables."""
-    return frozenset(POINTWISE_ARITY) | frozenset(STRUCTURED)
+@dataclass
+class Row:
+    """A row of the core's tables, as capture wants it."""
+
+    name: str
+    kind: str
+    arity: int = 0
+    rule: str = ""
+    signature: str = ""
+    facts: tuple = ()
+
+
+def rows():
+    """All rows of the core's tables by name."""
+    found = []
+    pattern = r'^POINTWISE\(\w+,\s*"([^"]+)",\s*(\d+), k(\w+)'
+    for name, arity, rule in _table("pointwise.def", pattern):
+        found.append(Row(name, "pointwise", int(arity), rule.lower(), "", ("double",)))
+    pattern = r'^OP\(\w+,\s*"([^"]+)",\s*(\w+),\s*([^"]*),\s*"([^"]*)"'
+    for name, family, facts, signature in _table("ops.def", pattern):
+        double = family == "view" or "kDouble" in facts
+        kind = "view" if family == "view" else "structured"
+        found.append(Row(name, kind, 0, "", signature, ("double",) if double else ()))
+    return {row.name: row for row in found}
 
 
 # Text
@@ -67,6 +88,7 @@ class Node:
     args: list
     types: list
     loc: int
+    bodies: list = field(default_factory=list)
 
 
 @dataclass
@@ -170,44 +192,60 @@ class _Line:
 
 def parse(text):
     """Graph of a text."""
-    g = Graph()
     lines = [s for s in text.splitlines() if s.strip()]
     assert lines[0] == "tessera 1", "a text begins with its version"
-    inside, seen_node, seen_end = False, False, False
-    for raw in lines[1:]:
+    lines = lines[::-1]
+    lines.pop()
+    line = _Line(lines.pop())
+    line.next("graph")
+    g = Graph(line.string())
+    line.next("{")
+    end = _lines(g, lines)
+    assert end.peek()[0] is None, "text after the graph"
+    while lines:
+        line = _Line(lines.pop())
+        line.next("loc")
+        key = int(line.next("loc")[1:])
+        file, number, scope = line.string(), line.integer(), line.string()
+        way = line.next("word")
+        g.locations[key] = (file, number, scope, way, *[line.integer() for _ in range(3)])
+    _share_locations(g)
+    return g
+
+
+def _share_locations(g):
+    for node in g.nodes:
+        for body in node.bodies:
+            body.locations = g.locations
+            _share_locations(body)
+
+
+def _lines(g, lines):
+    """Reads the lines of a graph; returns what stands after its closing brace."""
+    seen_node, seen_end = False, False
+    while True:
+        raw = lines.pop()
         line = _Line(raw)
         kind, text = line.peek()
         if kind == "ref":
-            assert inside and not seen_end, "a node after the output lines"
+            assert not seen_end, "a node after the output lines"
             seen_node = True
-            g.nodes.append(_node(line))
-        elif text == "graph":
-            line.next()
-            g.name = line.string()
-            line.next("{")
-            inside = True
-        elif text == "}":
-            inside = False
-        elif text in ("param", "buffer", "const", "input"):
-            assert inside and not seen_node, "a source after a node"
+            g.nodes.append(_node(line, lines))
+        elif line.take("}"):
+            return line
+        elif text in ("param", "buffer", "const", "input", "random", "loss_scale"):
+            assert not seen_node, "a source after a node"
             line.next()
             number, name = line.ref(), line.string()
             line.next(":")
             g.sources.append(Source(text, number, name, line.type()))
-        elif text == "loc":
-            line.next()
-            key = int(line.next("loc")[1:])
-            file, number, scope = line.string(), line.integer(), line.string()
-            way = line.next("word")
-            g.locations[key] = (file, number, scope, way, *[line.integer() for _ in range(3)])
         else:
-            assert inside, f"unexpected line {raw!r}"
+            assert text != "loc", f"unexpected line {raw!r}"
             seen_end = True
             _end_line(g, line)
-    return g
 
 
-def _node(line):
+def _node(line, lines):
     results = [line.ref()]
     while line.take(","):
         results.append(line.ref())
@@ -218,14 +256,22 @@ def _node(line):
     while not line.take(")"):
         args.append(line.argument())
         line.take(",")
+    bodies = []
+    while line.take("{"):
+        assert line.peek()[0] is None, "text after an opening brace"
+        body = Graph(name)
+        line = _lines(body, lines)
+        assert {s.kind for s in body.sources} <= {"input"}, "a body reads its inputs only"
+        bodies.append(body)
     line.next(":")
     types = [line.type()]
     while line.take(","):
         types.append(line.type())
     assert len(types) == len(results), f"{name}: {len(results)} results, {len(types)} types"
+    assert len(bodies) == {"scan": 1, "branch": 2}.get(name, 0), f"{name}: {len(bodies)} bodies"
     loc = int(line.next("loc")[1:]) if line.peek()[0] == "loc" else -1
     assert line.peek()[0] is None, f"text after the node: {line.peek()}"
-    return Node(results, name, args, types, loc)
+    return Node(results, name, args, types, loc, bodies)
 
 
 def _end_line(g, line):
@@ -492,8 +538,14 @@ EVALUATE = {
 }
 POINTWISE = {
     "clone": lambda a: a.clone(),
-    "div_floor": lambda a, b: torch.div(a, b, rounding_mode="floor"),
+    "floor_divide": lambda a, b: torch.div(a, b, rounding_mode="floor"),
     "div_trunc": lambda a, b: torch.div(a, b, rounding_mode="trunc"),
+    "elu_backward": lambda g, a, s, i, is_result, x: _aten.elu_backward(
+        g, a, s, i, bool(is_result), x
+    ),
+    "leaky_relu_backward": lambda g, x, slope, is_result: _aten.leaky_relu_backward(
+        g, x, slope, bool(is_result)
+    ),
     "frexp_exponent": lambda x: torch.frexp(x)[1].to(x.dtype),
     "frexp_mantissa": lambda x: torch.frexp(x)[0],
     "gelu_backward": lambda g, x: _aten.gelu_backward(g, x),
@@ -502,6 +554,8 @@ POINTWISE = {
     "silu": torch.nn.functional.silu,
     "gelu": torch.nn.functional.gelu,
     "nextafter": lambda a, b, units: torch.nextafter(a, b),
+    "addcdiv": lambda x, a, b, value: torch.addcdiv(x, a, b, value=value),
+    "addcmul": lambda x, a, b, value: torch.addcmul(x, a, b, value=value),
     "polygamma": lambda n, x: torch.polygamma(int(n), x),
     "maximum": lambda a, b: torch.maximum(*_tensors(a, b)),
     "minimum": lambda a, b: torch.minimum(*_tensors(a, b)),
@@ -568,8 +622,36 @@ def _host_call(args):
     return [x for x in out if x is not None]
 
 
+def _loop(node, args):
+    """scan(count, carries, xs, captures, reverse)"""
+    count, carries, xs, captures, reverse = args
+    (body,) = node.bodies
+    kept = len(carries)
+    assert all(x.shape[0] == count for x in xs)
+    turns = [None] * count
+    for t in reversed(range(count)) if reverse else range(count):
+        out = run(body, {}, [*carries, *[x[t] for x in xs], *captures]).outputs
+        for before, after in zip(carries, out, strict=False):
+            assert (before.shape, before.dtype) == (after.shape, after.dtype)
+        carries, turns[t] = out[:kept], out[kept:]
+    stacked = [torch.stack(list(ys)) for ys in zip(*turns, strict=True)]
+    return [*carries, *stacked]
+
+
+def _choice(node, args):
+    """branch(condition, operands)"""
+    condition, operands = args
+    assert condition.dtype == torch.bool and condition.numel() == 1
+    ways = [run(body, {}, operands).outputs for body in node.bodies]
+    for a, b in zip(*ways, strict=True):
+        assert (a.shape, a.dtype) == (b.shape, b.dtype)
+    return ways[0 if bool(condition) else 1]
+
+
 def evaluate(node, args):
     """Results of one node."""
+    if node.name in ("scan", "branch"):
+        return _loop(node, args) if node.name == "scan" else _choice(node, args)
     if node.name == "host_call":
         return _host_call(args)
     if node.name in POINTWISE_ARITY:
@@ -604,7 +686,7 @@ def run(graph, state, inputs, constants=None, key=(7, 0)):
             value = next(inputs)
         elif s.kind == "const":
             value = constants[s.name]
-        elif s.name == "rng":
+        elif s.kind == "random":
             value = torch.tensor(key)
         else:
             value = state[s.name]

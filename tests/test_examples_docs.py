@@ -11,15 +11,17 @@ import sys
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
-FENCE = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "tests/README.md"])
+FENCE = re.compile(r"^```(\w+) ?([^\n]*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 def blocks(language):
-    """Every fenced block of a language, named after its page and its number there."""
+    """Every fenced block of a language, named after its page and its number there; but for files
+    and quotes, which name theirs (test_guides.py)."""
     named = []
     for page in PAGES:
-        found = [text for kind, text in FENCE.findall(page.read_text()) if kind == language]
+        fences = FENCE.findall(page.read_text())
+        found = [text for kind, file, text in fences if kind == language and not file]
         for number, text in enumerate(found):
             named.append(pytest.param(text, id=f"{page.relative_to(ROOT)}-{number}"))
     assert named, f"no page has {language} code"
@@ -34,14 +36,6 @@ def test_python_block_runs(text, tmp_path):
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("text", blocks("cpp"))
-def test_cpp_block_compiles(text):
-    command = ["g++", "-std=c++20", "-Wall", "-Wextra", "-Werror", "-fsyntax-only"]
-    command += [f"-I{ROOT / 'core'}", "-xc++", "-"]
-    done = subprocess.run(command, input=text, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-
-
 @pytest.mark.parametrize("text", blocks("tir"))
 def test_ir_block_is_printed_as_written(text):
     tool = ROOT / "build" / "release" / "tools" / "tessera-opt"
@@ -50,11 +44,32 @@ def test_ir_block_is_printed_as_written(text):
     assert done.stdout == text
 
 
+def test_quotes_stand_in_their_files() -> None:
+    quote = re.compile(r"^```\w+ from (\S+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+    # Those of the guides are of files that the guides write (test_guides.py).
+    pages = [page for page in PAGES if not page.name.startswith("adding-")]
+    quotes = [found for page in pages for found in quote.findall(page.read_text())]
+    assert quotes
+    for path, text in quotes:
+        assert text in (ROOT / path).read_text(), f"{path} does not say\n{text}"
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_links_lead_to_files(page):
     targets = re.findall(r"\]\((?!https?:)([^)#]+)", FENCE.sub("", page.read_text()))
     missing = [target for target in targets if not (page.parent / target).exists()]
     assert not missing
+
+
+def test_the_map_of_tests_names_files() -> None:
+    tests = ROOT / "tests"
+    names = re.findall(
+        r"`((?:core/)?[\w/*.]+(?:\.py|\.cpp|\.tir|/))`", (tests / "README.md").read_text()
+    )
+    assert len(names) > 50
+    for name in names:
+        folder = ROOT if name.startswith("core/") else tests
+        assert list(folder.glob(name.rstrip("/"))), name
 
 
 def test_every_environment_variable_has_its_row():
@@ -106,6 +121,39 @@ def test_layer_check_tells_allowed_from_forbidden(copied_tree, path, text, allow
     file = copied_tree / path
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(text)
-    checker = copied_tree / "tools" / "dev" / "check_layers.py"
-    done = subprocess.run([sys.executable, checker], capture_output=True, text=True)
+    done = check_layers(copied_tree)
+    assert (done.returncode == 0) == allowed, done.stdout + done.stderr
+
+
+def check_layers(tree):
+    checker = tree / "tools" / "dev" / "check_layers.py"
+    return subprocess.run([sys.executable, checker], capture_output=True, text=True)
+
+
+@pytest.mark.parametrize(
+    ("package", "line", "allowed"),
+    [
+        ("python/lightning_ipu", "executor._program.run()", False),
+        ("python/lightning_ipu", "executor._load()", False),
+        ("python/lightning_ipu", "executor.options", True),
+        ("python/lightning_ipu", "trainer._data_connector", True),
+        ("python/popdist", "executor._program", False),
+        ("examples", "executor._program", False),
+        ("tests", "executor._program", True),
+    ],
+)
+def test_layer_check_refuses_private_attributes(copied_tree, package, line, allowed):
+    ours = copied_tree / "python" / "poptorch" / "executor.py"
+    ours.parent.mkdir(parents=True)
+    ours.write_text(
+        "class Executor:\n"
+        "    def __init__(self):\n"
+        "        self._program = None\n"
+        "    def _load(self):\n"
+        "        return self._program\n"
+    )
+    user = copied_tree / package / "user.py"
+    user.parent.mkdir(parents=True, exist_ok=True)
+    user.write_text(f"def use(executor, trainer):\n    return {line}\n")
+    done = check_layers(copied_tree)
     assert (done.returncode == 0) == allowed, done.stdout + done.stderr

@@ -27,10 +27,11 @@ def _check_version(root: str) -> None:
 def activate(root: str) -> None:
     """Add IPUs to ``lightning.pytorch`` or ``pytorch_lightning``."""
     _check_version(root)
-    accelerators, plugins, precisions, strategies = (
+    packages: list[Any] = [
         importlib.import_module(f"{root}.{name}")
         for name in ("accelerators", "plugins", "plugins.precision", "strategies")
-    )
+    ]
+    accelerators, plugins, precisions, strategies = packages
     accelerator = importlib.import_module(f"{root}.accelerators.ipu").IPUAccelerator
     precision = importlib.import_module(f"{root}.plugins.precision.ipu").IPUPrecision
     strategy = importlib.import_module(f"{root}.strategies.ipu").IPUStrategy

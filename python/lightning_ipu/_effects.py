@@ -6,6 +6,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 import torch
@@ -130,7 +131,7 @@ class Recorder:
         names = ("prog_bar", "logger", "on_step", "on_epoch", "reduce_fx")
         named = {**dict(zip(names, args, strict=False)), **kwargs}
         reduce_fx = named.get("reduce_fx", "mean")
-        module = self._module
+        module: Any = self._module  # a LightningModule
 
         def replay(results: Results, values: dict[int, Any]) -> None:
             real = kept
@@ -329,7 +330,8 @@ _PACKAGES = ("lightning_ipu", "lightning", "pytorch_lightning", "torch", "poptor
 
 def warn_of_user(text: str) -> None:
     """Warn at the line of the user's that led here."""
-    frame, level = sys._getframe(1), 2
+    frame: FrameType | None = sys._getframe(1)
+    level = 2
     while frame is not None:
         if frame.f_globals.get("__name__", "").partition(".")[0] not in _PACKAGES:
             break

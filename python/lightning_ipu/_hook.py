@@ -6,6 +6,7 @@ import importlib.util
 import os
 import sys
 import warnings
+from importlib.abc import Loader
 from importlib.machinery import PathFinder
 from typing import Any
 
@@ -45,7 +46,7 @@ class _Finder:
         return None
 
 
-class _Then:
+class _Then(Loader):
     """A module's own loader, after which a flavour is extended."""
 
     def __init__(self, loader: Any, root: str, function: str) -> None:

@@ -136,9 +136,9 @@ class Programs:
         if compiled and self._optimizer is not None:
             if not executor.isAttachedToDevice():
                 executor.attachToDevice()
-            elif not executor._sync.stale:
-                # Someone has looked at the weights since the last step, and may have changed them.
-                executor.copyWeightsToDevice()
+            else:
+                # Whoever has read the weights since the last step may have changed them.
+                executor.copyWeightsToDeviceIfNeeded()
             if self._state_is_new:
                 self._send_state()
         elif self._optimizer is not None and self._state_is_new and self._optimizer.state:
@@ -183,6 +183,12 @@ class Programs:
         by_value = getattr(algorithm, "value", algorithm) == "value"
         setattr(optimizer, "max_grad_value" if by_value else "max_grad_norm", float(limit))
 
+    def let_vary(self, optimizer: Any, name: str) -> None:
+        """Let a scheduler change a value of the optimizer besides the learning rate."""
+        import poptorch
+
+        poptorch.optim.markAsVariable(optimizer, name)
+
     def _send_optimizer(self) -> None:
         """Send the optimizer's values if they have changed."""
         if self._optimizer is None:
@@ -198,8 +204,8 @@ class Programs:
         self._sent = None
 
     def _send_state(self) -> None:
-        self._trainer._torch_state_to_device()
-        known = next(iter(self._optimizer.state.values()), {})
+        self._trainer.copyOptimizerStateToDevice()
+        known: dict[str, Any] = next(iter(self._optimizer.state.values()), {})
         self._updates = int(known.get("step", 0))
         self._state_is_new = False
 
@@ -213,7 +219,7 @@ class Programs:
         """Bring the optimizer's state to the host."""
         executor = self._trainer
         if executor is not None and executor.isCompiled() and not self._state_is_new:
-            executor._torch_state_to_host(self._updates)
+            executor.copyOptimizerStateToHost(self._updates)
 
     # Reports -------------------------------------------------------------------------------------
 

@@ -94,7 +94,7 @@ def joined(
             "A step returns, logs or keeps as many tensors as its batch has samples, and the last "
             "batch has fewer: use one tensor for all samples, or drop_last=True."
         )
-    tensors = [
+    tensors: Sequence[torch.Tensor] = [
         torch.stack(values) if scalar else torch.cat(values)
         for scalar, values in zip(
             scalars, zip(*(r.tensors for r in runs), strict=True), strict=True

@@ -20,11 +20,12 @@ def mapped(value: Any, change: Callable[[Any], Any], is_leaf: Any = None) -> Any
         return change(value)
     if isinstance(value, Mapping):
         items = {key: mapped(item, change, is_leaf) for key, item in value.items()}
-        if type(value) is dict:
+        kind: Callable[..., Any] = type(value)
+        if kind is dict:
             return items
         if hasattr(value, "default_factory"):
-            return type(value)(value.default_factory, items)
-        return type(value)(items)
+            return kind(value.default_factory, items)
+        return kind(items)
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return type(value)(*(mapped(item, change, is_leaf) for item in value))
     if isinstance(value, (list, tuple)):
@@ -57,16 +58,16 @@ class Text(str):
     """A text of a batch while a step is captured: what the step lets out of it is found again."""
 
     column: int
-    place: int | None
+    position: int | None
     length: int
 
 
 class Column:
-    """Where the texts number ``index`` of a batch belong, or the one at ``place`` of them."""
+    """Where the texts number ``index`` of a batch belong, or the one at ``position`` of them."""
 
-    def __init__(self, index: int, place: int | None = None) -> None:
+    def __init__(self, index: int, position: int | None = None) -> None:
         self.index = index
-        self.place = place
+        self.position = position
 
 
 def is_texts(value: Any) -> bool:
@@ -79,14 +80,14 @@ def is_texts(value: Any) -> bool:
 def marked_texts(index: int, texts: Any) -> Any:
     """Texts of a batch as :class:`Text`, which remember where they come from."""
 
-    def mark(text: str, place: int | None) -> Text:
+    def mark(text: str, position: int | None) -> Text:
         result = Text(text)
-        result.column, result.place, result.length = index, place, len(texts)
+        result.column, result.position, result.length = index, position, len(texts)
         return result
 
     if type(texts) is str:
         return mark(texts, None)
-    return type(texts)(mark(text, place) for place, text in enumerate(texts))
+    return type(texts)(mark(text, position) for position, text in enumerate(texts))
 
 
 def _is_whole_column(value: Any) -> bool:
@@ -94,8 +95,8 @@ def _is_whole_column(value: Any) -> bool:
         type(value) in (list, tuple)
         and len(value) > 0
         and all(
-            type(item) is Text and (item.column, item.place) == (value[0].column, place)
-            for place, item in enumerate(value)
+            type(item) is Text and (item.column, item.position) == (value[0].column, position)
+            for position, item in enumerate(value)
         )
         and value[0].length == len(value)
     )
@@ -109,7 +110,7 @@ def taken(value: Any, into: list[torch.Tensor]) -> Any:
             into.append(leaf)
             return Slot(len(into) - 1)
         if type(leaf) is Text:
-            return Column(leaf.column, leaf.place)
+            return Column(leaf.column, leaf.position)
         return Column(leaf[0].column) if _is_whole_column(leaf) else leaf
 
     return mapped(value, take, _is_whole_column)
@@ -123,7 +124,7 @@ def filled(value: Any, tensors: Any, columns: Any = ()) -> Any:
             return tensors[leaf.index]
         if type(leaf) is Column:
             column = columns[leaf.index]
-            return column if leaf.place is None else column[leaf.place]
+            return column if leaf.position is None else column[leaf.position]
         return leaf
 
     return mapped(value, fill)

@@ -6,11 +6,11 @@ import torch  # noqa: F401, I001
 from lightning_ipu._hook import autoload
 
 from poptorch._version import __version__
-from poptorch._logging import logger, setLogLevel
-from poptorch._errors import Error, RecoverableError, UnrecoverableError, createPoptorchError
+from poptorch.base.logging import logger, setLogLevel
+from poptorch.base.errors import Error, RecoverableError, UnrecoverableError, createPoptorchError
 from poptorch import enums, poptorch_core
 from poptorch.enums import *  # noqa: F403
-from poptorch.strategies import (
+from poptorch.options.strategies import (
     BlockId,
     ParallelPhasedExecution,
     Phase,
@@ -23,17 +23,17 @@ from poptorch.options import Attribute, ConfigFileError, Options, TensorLocation
 from poptorch import autocasting, ops, optim, profiling
 from poptorch.autocasting import autocast
 from poptorch.ops import *  # noqa: F403
-from poptorch._blocks import module_repr, print
+from poptorch.ops.blocks import module_repr, print
 from poptorch.capture import running_on_ipu as isRunningOnIpu
-from poptorch.custom_args import ICustomArgParser, registerCustomArgParser
-from poptorch._device import ipuHardwareIsAvailable, ipuHardwareVersion
-from poptorch._hooks import registerPostCompileHook, registerPreCompileHook
-from poptorch._pending import pending_function
-from poptorch._process import install
-from poptorch._suggest import did_you_mean
+from poptorch.running.custom_args import ICustomArgParser, registerCustomArgParser
+from poptorch.base.device import ipuHardwareIsAvailable, ipuHardwareVersion
+from poptorch.compiling.hooks import registerPostCompileHook, registerPreCompileHook
+from poptorch.base.pending import pending_function
+from poptorch.base.process import install
+from poptorch.base.suggest import did_you_mean
 from poptorch._utils import flattenTensorStructure, reconstructTensorStructure  # noqa: F401
 from poptorch.dataloader import AsynchronousDataAccessor, DataLoader
-from poptorch.executor import PoplarExecutor, inferenceModel, trainingModel
+from poptorch.running.executor import PoplarExecutor, inferenceModel, trainingModel
 
 load = pending_function("poptorch.load")
 

@@ -6,9 +6,9 @@ from weakref import WeakKeyDictionary
 
 import torch
 
-from poptorch import _state
-from poptorch._errors import createPoptorchError
+from poptorch.base.errors import createPoptorchError
 from poptorch.capture import running_on_ipu as isRunningOnIpu
+from poptorch.weights import state
 
 __all__ = [
     "createPoptorchError",
@@ -26,7 +26,7 @@ class _Unwrapped:
         tensors = (*model.parameters(), *model.buffers())
         self.tensors = [(tensor, type(tensor)) for tensor in tensors if isWrapped(tensor)]
         self.model = type(model)
-        self.executor = self.model._poptorch_executor
+        self.executor = state.executor_of(model)
         self.compiled = self.executor.isCompiled()
 
 
@@ -35,7 +35,7 @@ _unwrapped: WeakKeyDictionary[torch.nn.Module, _Unwrapped] = WeakKeyDictionary()
 
 def isWrapped(obj: object) -> bool:
     """Whether a module is wrapped for training, or a tensor is one of a module that is."""
-    return _state.is_wrapped(obj) or hasattr(type(obj), "_poptorch_syncs")  # type: ignore[arg-type]
+    return state.is_wrapped(obj) or hasattr(type(obj), "_poptorch_syncs")
 
 
 def unwrapModelIfNecessary(model: torch.nn.Module) -> None:
@@ -44,11 +44,11 @@ def unwrapModelIfNecessary(model: torch.nn.Module) -> None:
     They hold the newest weights then, and do not follow the device until
     :func:`rewrapModelIfNecessary`.
     """
-    if not _state.is_wrapped(model):
+    if not state.is_wrapped(model):
         return
-    model.copyWeightsToHostIfNeeded()
+    state.executor_of(model).copyWeightsToHostIfNeeded()
     before = _unwrapped[model] = _Unwrapped(model)
-    _state.unwrap_module(model)
+    state.unwrap_module(model)
     for tensor, kind in before.tensors:
         tensor.__class__ = (
             torch.nn.Parameter if issubclass(kind, torch.nn.Parameter) else torch.Tensor
@@ -58,7 +58,7 @@ def unwrapModelIfNecessary(model: torch.nn.Module) -> None:
 def rewrapModelIfNecessary(model: torch.nn.Module) -> None:
     """Undo :func:`unwrapModelIfNecessary`."""
     before = _unwrapped.pop(model, None)
-    if before is None or _state.is_wrapped(model):
+    if before is None or state.is_wrapped(model):
         return
     if before.compiled and not before.executor.isCompiled():
         return  # destroyed meanwhile, which unwraps for good

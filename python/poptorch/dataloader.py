@@ -1,234 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``DataLoader``: PyTorch's loader, whose batches are as large as one call of a model needs, and
-``AsynchronousDataAccessor``, which prepares them in a process of its own."""
+"""``DataLoader``: PyTorch's loader, whose batches are as large as one call of a model needs."""
 
-from collections.abc import Callable, Iterator
-from enum import Enum
-from typing import Any
+from collections.abc import Iterator, Sized
+from typing import Any, cast
 
 import torch
 from torch.utils.data import IterableDataset
 
-from poptorch._data_partition import partition
-from poptorch._data_process import WorkerEnded, WorkerProcess, stay_at_exit
-from poptorch._data_ring import PUBLISHED, RELEASED, SLEEPING, WANTED, WHOLE
-from poptorch._data_worker import ROWS_OF_FIRST, Form, SkeletonReader
-from poptorch._errors import createPoptorchError
-from poptorch._logging import logger
-from poptorch._whole_batches import whole_batches
+from poptorch.base.errors import createPoptorchError
+from poptorch.base.logging import logger
 from poptorch.capture import structure
-from poptorch.enums import DataLoaderMode, SharingStrategy
+from poptorch.data.accessor import AsynchronousDataAccessor, Combining, member_of
+from poptorch.data.partition import partition
+from poptorch.data.whole_batches import whole_batches
+from poptorch.enums import DataLoaderMode
 from poptorch.options import Options
 
 __all__ = ["AsynchronousDataAccessor", "DataLoader"]
 
-_FETCHER_ERROR = "An error occurred in the data fetcher"
 
-
-def _member(kind: type[Enum], value: Any) -> Any:
-    """A member of an enumeration, which configuration files give as a number or by its name."""
-    if isinstance(value, str):
-        name = value.removeprefix("poptorch.").removeprefix(f"{kind.__name__}.")
-        if name in kind.__members__:
-            return kind[name]
-    elif value in list(kind):
-        return kind(value)
-    names = ", ".join(kind.__members__)
-    raise ValueError(f"Expected a poptorch.{kind.__name__} ({names}), got {value!r}")
-
-
-class AsynchronousDataAccessor:
-    """Reads a dataset in a worker process, into memory shared with this one, ahead of its use.
-
-    The tensors that it returns are that memory: they stay valid until the next batch is asked for.
-
-    Args:
-        dataset: anything that can be iterated over, or a ``poptorch.DataLoader`` in Sync mode. Its
-            elements are tensors, flat lists, tuples or dicts of tensors, or of a type given to
-            :func:`registerCustomArgParser`; all have the shapes and types of the first one.
-        buffer_size: number of batches that the shared memory holds.
-        miss_sleep_time_in_ms: accepted for compatibility; nothing here sleeps.
-        load_indefinitely: whether the worker goes on to the next epoch by itself.
-        early_preload: whether the worker loads more than one element before the first ``iter()``.
-        sharing_strategy: how the worker is started and gets the dataset; a member or its name.
-        rebatched_size: rows of the returned batches, put together from smaller elements.
-    """
-
-    _worker: WorkerProcess | None = None
-
-    def __init__(
-        self,
-        dataset: Any,
-        buffer_size: int = 3,
-        miss_sleep_time_in_ms: float = 0.1,
-        load_indefinitely: bool = True,
-        early_preload: bool = False,
-        sharing_strategy: SharingStrategy | str = SharingStrategy.ForkServer,
-        rebatched_size: int | None = None,
-    ) -> None:
-        assert buffer_size >= 1, f"buffer_size must be at least 1, got {buffer_size}"
-        assert rebatched_size is None or rebatched_size > 1, (
-            "rebatched_size must be None or greater than 1"
-        )
-        keep_last = False
-        if isinstance(dataset, DataLoader):
-            if dataset._accessor is not None:
-                raise createPoptorchError(
-                    "The DataLoader already uses an AsynchronousDataAccessor internally"
-                )
-            keep_last = not dataset._drops_last
-            if dataset._short_groups:
-                rebatched_size = ROWS_OF_FIRST
-            fixed = not keep_last or dataset.combinedBatchSize in (None, 1)
-            assert fixed or rebatched_size is not None, (
-                "AsynchronousDataAccessor of a DataLoader with drop_last=False only works if "
-                "'rebatched_size' is specified too"
-            )
-        self.rebatched_size = None if rebatched_size == ROWS_OF_FIRST else rebatched_size
-        self._dataset = dataset
-        worker = WorkerProcess(
-            dataset,
-            _member(SharingStrategy, sharing_strategy),
-            buffer_size,
-            load_indefinitely=load_indefinitely,
-            early_preload=early_preload,
-            rebatched_size=rebatched_size,
-            keep_last=keep_last,
-        )
-        form = worker.start()
-        self._form = form
-        self._slots = worker.ring.map(form.specs)
-        self._entry = worker.ring.entry
-        self._words = worker.ring.words
-        self._build = self._builder(form)
-        self._position = 0  # entry to be read next; all before it are given back when it is
-        self._wanted = -1  # epoch that is being read
-        self._started = False  # whether a batch of it was returned
-        self._over: str | None = None  # set when there is no more of it; the text of an error
-        self._death: str | None = None  # how the worker ended
-        self._worker = worker
-
-    def _builder(self, form: Form) -> Callable[[list[torch.Tensor]], Any]:
-        if form.kind is torch.Tensor:
-            return lambda tensors: tensors[0]
-        if form.kind is list:
-            return lambda tensors: tensors
-        if form.kind is dict:
-            return lambda tensors: dict(zip(form.keys, tensors, strict=True))
-        self._read_skeleton(form.skeleton)
-        parser = structure.custom_parsers[type(self._skeleton)]
-        return lambda tensors: parser.reconstruct(self._skeleton, iter(tensors))
-
-    def _read_skeleton(self, text: bytes) -> None:
-        self._skeleton = SkeletonReader(text, self._slots[0]).load()
-
-    def __len__(self) -> int:
-        dataset, size = self._dataset, self.rebatched_size
-        if size is None or getattr(dataset, "rebatched_drop_last", None) is not None:
-            return len(dataset)
-        return len(dataset) * self._form.rows // size
-
-    def __iter__(self) -> "AsynchronousDataAccessor":
-        try:
-            self._next_epoch()
-        except Exception:
-            stay_at_exit()
-            raise
-        return self
-
-    def _next_epoch(self) -> None:
-        worker = self._running_worker()
-        if self._wanted < 0 or self._started or self._over is not None:
-            self._started, self._over = False, None
-            self._wanted += 1
-            self._words[WANTED] = self._wanted
-            worker.wake()
-
-    def __next__(self) -> Any:
-        try:
-            return self._next_batch()
-        except StopIteration:
-            raise
-        except Exception:
-            stay_at_exit()
-            raise
-
-    def _next_batch(self) -> Any:
-        worker, words = self._worker, self._words
-        if worker is None or self._over is not None or self._wanted < 0:
-            self._begin()
-        while True:
-            number = self._position
-            words[RELEASED] = number
-            if words[SLEEPING]:
-                worker.wake()
-            if words[PUBLISHED] <= number:
-                self._wait(number)
-            epoch, rows, has_report = self._entry(number)
-            self._position = number + 1
-            error = self._take_reports(number) if has_report else ""
-            if epoch < self._wanted:
-                continue
-            if rows < WHOLE:
-                words[RELEASED] = number + 1
-                worker.wake()
-                self._over = error
-                self._begin()
-            self._started = True
-            # New objects, because what is done to one must not show in the next lap.
-            tensors = [tensor.data for tensor in self._slots[number % len(self._slots)]]
-            if rows != WHOLE:
-                tensors = [tensor[:rows] for tensor in tensors]
-            return self._build(tensors)
-
-    def _begin(self) -> None:
-        """Start the first epoch, or raise what every call after the end of one raises."""
-        self._running_worker()
-        if self._over:
-            raise AssertionError(f"{_FETCHER_ERROR}:\n{self._over}")
-        if self._over is not None:
-            raise StopIteration
-        self._next_epoch()
-
-    def _running_worker(self) -> WorkerProcess:
-        assert self._death is None, f"{_FETCHER_ERROR}: {self._death}"
-        assert self._worker is not None, "The AsynchronousDataAccessor has been terminated"
-        return self._worker
-
-    def _wait(self, number: int) -> None:
-        try:
-            self._worker.wait(number)
-        except WorkerEnded as exc:
-            self._death = str(exc)
-            self.terminate()
-        self._running_worker()
-
-    def _take_reports(self, number: int) -> str:
-        """Read what does not fit into entries; the text of the error, if it is one."""
-        error = ""
-        try:
-            for report in self._worker.reports_until(number):
-                if isinstance(report, str):
-                    error = report
-                else:
-                    self._read_skeleton(report)
-        except WorkerEnded as exc:
-            self._death = str(exc)
-            self.terminate()
-        self._running_worker()
-        return error
-
-    def terminate(self) -> None:
-        """End the worker process; batches that were returned stay readable."""
-        worker, self._worker = self._worker, None
-        if worker is not None:
-            worker.stop()
-
-    def __del__(self) -> None:
-        self.terminate()
-
-
-class DataLoader(torch.utils.data.DataLoader):
+class DataLoader(Combining, torch.utils.data.DataLoader):
     """A loader whose every batch feeds one call of a model with the same options.
 
     Args:
@@ -247,8 +38,6 @@ class DataLoader(torch.utils.data.DataLoader):
         kwargs: further arguments of ``torch.utils.data.DataLoader``.
     """
 
-    _accessor: AsynchronousDataAccessor | None = None
-
     def __init__(
         self,
         options: Options,
@@ -266,7 +55,7 @@ class DataLoader(torch.utils.data.DataLoader):
         **kwargs: Any,
     ) -> None:
         assert isinstance(options, Options), f"Expected poptorch.Options, got {type(options)}"
-        mode = _member(DataLoaderMode, mode)
+        mode = member_of(DataLoaderMode, mode)
         options._freeze()
         self._options = options
         self._num_batches_to_combine = (
@@ -276,7 +65,7 @@ class DataLoader(torch.utils.data.DataLoader):
         )
         self._combined_batch_size: int | None = None
         self._drops_last = drop_last
-        self._short_groups = False  # whether batches of unknown size are combined, the last short
+        self._short_groups = False
         self.rebatched_drop_last: bool | None = None
         self.batch_sampler_drop_last: bool | None = None
         if persistent_workers is None:
@@ -304,10 +93,9 @@ class DataLoader(torch.utils.data.DataLoader):
         rebatched_size = self._rebatched_size(mode, batch_sampler)
         if rebatched_size is not None:
             self.rebatched_drop_last = drop_last
-            combined = self._combined_batch_size
-            assert rebatched_worker_size is None or rebatched_worker_size <= combined, (
+            assert rebatched_worker_size is None or rebatched_worker_size <= rebatched_size, (
                 f"rebatched_worker_size ({rebatched_worker_size}) must be <= to the combined batch "
-                f"size ({combined})"
+                f"size ({rebatched_size})"
             )
         if batch_sampler is not None:
             self._warn_of_incomplete_group(batch_sampler)
@@ -315,9 +103,9 @@ class DataLoader(torch.utils.data.DataLoader):
         elif batch_size is None:
             super().__init__(dataset, batch_size=None, shuffle=bool(shuffle), **common)
         else:
+            inner = batch_size * self._num_batches_to_combine
             if elements is not None:
-                self._warn_if_incomplete(elements, len(dataset))
-            inner = self._combined_batch_size
+                self._warn_if_incomplete(inner, elements, len(dataset))
             if rebatched_size is not None:
                 inner, drop_last = rebatched_worker_size or inner, False
             # torch refuses any value of shuffle for iterable datasets.
@@ -410,8 +198,7 @@ class DataLoader(torch.utils.data.DataLoader):
         if self.batch_sampler_drop_last is not None:
             known = f", {self._num_batches_to_combine} batches of the batch sampler"
         elif self._combined_batch_size is not None:
-            source = self.dataset if isinstance(self.dataset, IterableDataset) else self.sampler
-            known = f": there are {len(source)} elements, a batch has {self._combined_batch_size}"
+            known = f": there are {self._count()} elements, a batch has {self._combined_batch_size}"
         logger.warning(
             "The loader has no batch to give: its data are fewer than one call of a model needs%s. "
             "Use fewer device iterations, replicas or accumulated gradients, a smaller batch_size, "
@@ -419,9 +206,8 @@ class DataLoader(torch.utils.data.DataLoader):
             known,
         )
 
-    def _warn_if_incomplete(self, elements: int, own: int) -> None:
+    def _warn_if_incomplete(self, combined: int, elements: int, own: int) -> None:
         """Warn of a short last batch; ``own`` of the elements are for this process."""
-        combined = self._combined_batch_size
         per_step = combined * self._options.Distributed.numProcesses
         if not self._drops_last and elements % per_step:
             logger.warning(
@@ -457,13 +243,16 @@ class DataLoader(torch.utils.data.DataLoader):
         """Number of batches of one epoch."""
         if self.batch_sampler_drop_last is not None:
             count, per_batch = super().__len__(), self._num_batches_to_combine
-        elif self.rebatched_drop_last is not None:
-            iterable = isinstance(self.dataset, IterableDataset)
-            count = len(self.dataset if iterable else self.sampler)
-            per_batch = self._combined_batch_size
+        elif self.rebatched_drop_last is not None and self._combined_batch_size is not None:
+            count, per_batch = self._count(), self._combined_batch_size
         else:
             return super().__len__()
         return count // per_batch if self._drops_last else -(-count // per_batch)
+
+    def _count(self) -> int:
+        """Elements of one epoch, of a dataset that says how many it has."""
+        source = self.dataset if isinstance(self.dataset, IterableDataset) else self.sampler
+        return len(cast(Sized, source))
 
     def __iter__(self) -> Any:
         if self._accessor is not None:

@@ -4,7 +4,7 @@
 from enum import Enum, EnumMeta, IntEnum
 from typing import Any
 
-from poptorch._suggest import did_you_mean
+from poptorch.base.suggest import did_you_mean
 
 __all__ = [
     "AnchorMode",

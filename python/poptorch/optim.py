@@ -2,183 +2,31 @@
 """Optimizers of the API: PyTorch's, with the arguments that only devices have. Their ``step`` never
 runs; the class chooses the algorithm of the compiled program and supplies its values."""
 
-import inspect
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from poptorch._logging import logger
-from poptorch._suggest import did_you_mean
-
-__all__ = ["LAMB", "SGD", "Adam", "AdamW", "Optimizer", "RMSprop", "VariableAttributes"]
-
-
-class VariableAttributes:
-    """Which attributes of an optimizer may change after compilation."""
-
-    def __init__(self, variable_attributes: Iterable[str], allowed_attributes: Iterable[str]):
-        self._variable = set(variable_attributes)
-        self._allowed = list(allowed_attributes)
-
-    def isConstant(self, attr: str) -> bool:
-        """Whether ``attr`` is fixed when the program is compiled."""
-        return attr not in self._variable
-
-    def markAsConstant(self, attr: str) -> None:
-        """Fix ``attr`` when the program is compiled."""
-        self._check(attr)
-        self._variable.discard(attr)
-
-    def markAsVariable(self, attr: str) -> None:
-        """Let ``attr`` change after compilation."""
-        self._check(attr)
-        self._variable.add(attr)
-
-    def _check(self, attr: str) -> None:
-        assert attr in self._allowed, f"Unknown attribute {attr}, allowed values: {self._allowed}"
-
-
-class Optimizer:
-    """What all optimizers of this module share: state that lives on the device."""
-
-    #: Optimizer-wide attributes that may vary, in addition to the groups' values.
-    _child_vars = ("loss_scaling",)
-
-    def __init__(self) -> None:
-        self.variable_attrs = VariableAttributes((), ())
-        self.loss_scaling = 1.0
-        self._clear_state()
-
-    def _clear_state(self) -> None:
-        self._state_dict: dict[str, Any] = {"ipu_state": None, "ipu_param": None}
-        # Set by the executor: reads the device's state into this object.
-        self._fetch_state: Callable[[], None] | None = None
-        self.host_state_is_dirty = False
-        self.ipu_state_is_dirty = False
-
-    def __getstate__(self) -> dict[str, Any]:
-        self._fetch_if_needed()
-        state = dict(self.__dict__)
-        state["_fetch_state"] = None
-        # What is loaded from a file has to be sent to the next device.
-        state["host_state_is_dirty"] = self.has_state()
-        state["ipu_state_is_dirty"] = False
-        return state
-
-    def _fetch_if_needed(self) -> None:
-        if self.ipu_state_is_dirty and self._fetch_state is not None:
-            self._fetch_state()
-
-    def state_dict(self) -> dict[str, Any]:
-        """PyTorch's state and groups, and the state on the device.
-
-        ``ipu_state`` and ``ipu_param`` map names to tensors; both are None before the first run.
-        """
-        self._fetch_if_needed()
-        return {**super().state_dict(), **self._state_dict}  # type: ignore[misc]
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load what :meth:`state_dict` returned; it is sent to the device before the next run."""
-        plain = {key: value for key, value in state.items() if key in ("state", "param_groups")}
-        super().load_state_dict(plain)  # type: ignore[misc]
-        if not ("ipu_state" in state and "ipu_param" in state):
-            raise RuntimeError("Only IPU optimizer states can be loaded onto the IPU.")
-        self.set_state_dict(state)
-
-    def get_state_dict(self) -> dict[str, Any]:
-        """The state kept on the host, without asking the device."""
-        return self._state_dict
-
-    def set_state_dict(self, state: dict[str, Any]) -> None:
-        """Replace the device's state by ``state`` before the next run."""
-        if not state:
-            raise RuntimeError("Cannot load optimizer state dictionary because it is empty.")
-        self._state_dict = {key: state[key] for key in ("ipu_state", "ipu_param")}
-        self.host_state_is_dirty = self.has_state()
-        self.ipu_state_is_dirty = False
-
-    def has_state(self) -> bool:
-        """Whether there is state of a device on the host."""
-        return self._state_dict["ipu_state"] is not None
-
-
-def _given(**kwargs: Any) -> dict[str, Any]:
-    return {key: value for key, value in kwargs.items() if value is not None}
-
-
-def _check_accum_types(**types: torch.dtype) -> None:
-    for name, dtype in types.items():
-        assert dtype in (torch.float16, torch.float32), (
-            f"Accumulation types must be either torch.float32 or torch.float16: {name} is {dtype}"
-        )
-
-
-_NUMBERS = frozenset(
-    ("lr", "momentum", "dampening", "weight_decay", "eps", "alpha")
-    + ("loss_scaling", "velocity_scaling", "max_grad_norm", "max_weight_norm")
+from poptorch.base.logging import logger
+from poptorch.optimizer.base import (
+    Optimizer,
+    TorchOptimizer,
+    VariableAttributes,
+    given_only,
+    markAsVariable,
 )
 
-
-def _check_numbers(values: dict[str, Any]) -> None:
-    for name, value in values.items():
-        if name == "betas":
-            ok = isinstance(value, tuple) and len(value) == 2
-            assert ok and all(isinstance(beta, (int, float)) for beta in value), (
-                f"betas must be a tuple of two numbers, got {value!r}"
-            )
-        elif name in _NUMBERS:
-            assert isinstance(value, (int, float)) and not isinstance(value, bool), (
-                f"Expected a number for {name}, got {value!r}"
-            )
-
-
-#: Names that other libraries have for arguments.
-_ALSO_KNOWN_AS = {"learning_rate": " Did you mean lr?", "beta1": " Did you mean betas?"}
-
-
-class _TorchOptimizer(Optimizer):
-    """The common constructor: torch's arguments to torch, the device's kept here."""
-
-    _torch: type[torch.optim.Optimizer]
-    _extras: dict[str, Any] = {}
-
-    def __new__(cls, *args: Any, **kwargs: Any) -> "_TorchOptimizer":
-        """Name the argument that was meant, where Python only says that one is unknown."""
-        known = inspect.signature(cls.__init__).parameters
-        if not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in known.values()):
-            for name in kwargs:
-                if name not in known:
-                    raise TypeError(
-                        f"{cls.__name__}.__init__() got an unexpected keyword argument '{name}'."
-                        f"{did_you_mean(name, known) or _ALSO_KNOWN_AS.get(name, '')}"
-                    )
-        return super().__new__(cls)
-
-    def _setup(self, params: Any, torch_args: dict[str, Any], extras: dict[str, Any]) -> None:
-        Optimizer.__init__(self)
-        given = _given(**torch_args)
-        _check_numbers({**given, **_given(**extras)})
-        accepted = inspect.signature(self._torch.__init__).parameters
-        passed = {key: value for key, value in given.items() if key in accepted}
-        self._torch.__init__(self, params, **passed)
-        for name, default in self._extras.items():
-            value = extras.get(name)
-            setattr(self, name, default if value is None else value)
-        _check_accum_types(
-            **{name: getattr(self, name) for name in self._extras if name.endswith("accum_type")}
-        )
-        known = [*self.defaults, *self._child_vars]
-        variable = [name for name in {**given, **_given(**extras)} if name in known]
-        self.variable_attrs = VariableAttributes(variable, known)
-
-    def _add_to_groups(self, name: str, value: float) -> None:
-        """Make ``value`` the default of the groups, which torch's constructor does not know."""
-        self.defaults.setdefault(name, value)
-        for group in self.param_groups:
-            group.setdefault(name, value)
-
+__all__ = [
+    "LAMB",
+    "SGD",
+    "Adam",
+    "AdamW",
+    "Optimizer",
+    "RMSprop",
+    "VariableAttributes",
+    "markAsVariable",
+]
 
 _ADAM_EXTRAS: dict[str, Any] = {
     "loss_scaling": 1.0,
@@ -188,7 +36,7 @@ _ADAM_EXTRAS: dict[str, Any] = {
 }
 
 
-class SGD(_TorchOptimizer, torch.optim.SGD):
+class SGD(TorchOptimizer, torch.optim.SGD):
     """Stochastic gradient descent, with or without momentum.
 
     Args:
@@ -238,7 +86,7 @@ class SGD(_TorchOptimizer, torch.optim.SGD):
             self._child_vars = ("loss_scaling", "velocity_scaling")
         self._setup(
             params,
-            _given(
+            given_only(
                 lr=lr,
                 momentum=momentum,
                 dampening=dampening,
@@ -246,7 +94,7 @@ class SGD(_TorchOptimizer, torch.optim.SGD):
                 nesterov=nesterov,
                 maximize=maximize,
             ),
-            _given(
+            given_only(
                 loss_scaling=loss_scaling,
                 velocity_scaling=velocity_scaling,
                 use_combined_accum=use_combined_accum,
@@ -260,7 +108,7 @@ class SGD(_TorchOptimizer, torch.optim.SGD):
         )
 
 
-class Adam(_TorchOptimizer, torch.optim.Adam):
+class Adam(TorchOptimizer, torch.optim.Adam):
     """Adam, with weight decay added to the gradient.
 
     Args:
@@ -296,7 +144,7 @@ class Adam(_TorchOptimizer, torch.optim.Adam):
     ) -> None:
         self._setup(
             params,
-            _given(
+            given_only(
                 lr=lr,
                 betas=betas,
                 eps=eps,
@@ -304,7 +152,7 @@ class Adam(_TorchOptimizer, torch.optim.Adam):
                 amsgrad=amsgrad,
                 maximize=maximize,
             ),
-            _given(
+            given_only(
                 loss_scaling=loss_scaling,
                 accum_type=accum_type,
                 first_order_momentum_accum_type=first_order_momentum_accum_type,
@@ -314,7 +162,7 @@ class Adam(_TorchOptimizer, torch.optim.Adam):
         )
 
 
-class AdamW(_TorchOptimizer, torch.optim.AdamW):
+class AdamW(TorchOptimizer, torch.optim.AdamW):
     """Adam with decoupled weight decay.
 
     Args:
@@ -352,7 +200,7 @@ class AdamW(_TorchOptimizer, torch.optim.AdamW):
     ) -> None:
         self._setup(
             params,
-            _given(
+            given_only(
                 lr=lr,
                 betas=betas,
                 eps=eps,
@@ -360,7 +208,7 @@ class AdamW(_TorchOptimizer, torch.optim.AdamW):
                 amsgrad=amsgrad,
                 maximize=maximize,
             ),
-            _given(
+            given_only(
                 loss_scaling=loss_scaling,
                 bias_correction=bias_correction,
                 accum_type=accum_type,
@@ -371,7 +219,7 @@ class AdamW(_TorchOptimizer, torch.optim.AdamW):
         )
 
 
-class RMSprop(_TorchOptimizer, torch.optim.RMSprop):
+class RMSprop(TorchOptimizer, torch.optim.RMSprop):
     """RMSprop, plain or centred, with PyTorch's or TensorFlow's arithmetic.
 
     Args:
@@ -407,7 +255,7 @@ class RMSprop(_TorchOptimizer, torch.optim.RMSprop):
     ) -> None:
         self._setup(
             params,
-            _given(
+            given_only(
                 lr=lr,
                 alpha=alpha,
                 eps=eps,
@@ -416,7 +264,7 @@ class RMSprop(_TorchOptimizer, torch.optim.RMSprop):
                 centered=centered,
                 maximize=maximize,
             ),
-            _given(
+            given_only(
                 loss_scaling=loss_scaling,
                 accum_type=accum_type,
                 first_order_momentum_accum_type=first_order_momentum_accum_type,
@@ -445,7 +293,7 @@ class _LambOnHost(torch.optim.Optimizer):
         super().__init__(params, defaults)
 
 
-class LAMB(_TorchOptimizer, _LambOnHost):
+class LAMB(TorchOptimizer, _LambOnHost):
     """Layer-wise adaptive moments.
 
     Args:
@@ -460,6 +308,8 @@ class LAMB(_TorchOptimizer, _LambOnHost):
     _torch = _LambOnHost
     _child_vars = ("loss_scaling", "max_weight_norm")
     _extras = {**_ADAM_EXTRAS, "bias_correction": True, "max_weight_norm": 65500.0}
+    bias_correction: bool
+    max_weight_norm: float
 
     def __init__(
         self,
@@ -477,8 +327,8 @@ class LAMB(_TorchOptimizer, _LambOnHost):
     ) -> None:
         self._setup(
             params,
-            _given(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay),
-            _given(
+            given_only(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay),
+            given_only(
                 bias_correction=bias_correction,
                 loss_scaling=loss_scaling,
                 max_weight_norm=max_weight_norm,
@@ -499,10 +349,10 @@ class LAMB(_TorchOptimizer, _LambOnHost):
         for group in self.param_groups:
             for param in group["params"]:
                 if param.grad is not None:
-                    self._update(param, group)
+                    self._update(param, param.grad, group)
         return loss
 
-    def _update(self, param: torch.Tensor, group: dict[str, Any]) -> None:
+    def _update(self, param: torch.Tensor, gradient: torch.Tensor, group: dict[str, Any]) -> None:
         state = self.state[param]
         if not state:
             state["step"] = 0
@@ -510,8 +360,8 @@ class LAMB(_TorchOptimizer, _LambOnHost):
             state["exp_avg_sq"] = torch.zeros_like(param)
         state["step"] += 1
         beta1, beta2 = group["betas"]
-        mean = state["exp_avg"].lerp_(param.grad, 1 - beta1)
-        square = state["exp_avg_sq"].lerp_(param.grad.square(), 1 - beta2)
+        mean = state["exp_avg"].lerp_(gradient, 1 - beta1)
+        square = state["exp_avg_sq"].lerp_(gradient.square(), 1 - beta2)
         if self.bias_correction:
             mean = mean / (1 - beta1 ** state["step"])
             square = square / (1 - beta2 ** state["step"])

@@ -4,8 +4,8 @@
 from enum import IntEnum
 from typing import Any
 
-from poptorch import _device, _logging
-from poptorch._errors import Error, RecoverableError, UnrecoverableError
+from poptorch.base import device, logging
+from poptorch.base.errors import Error, RecoverableError, UnrecoverableError
 
 try:
     from poptorch import _core
@@ -29,12 +29,12 @@ def __getattr__(name: str) -> Any:
 
 def ipuHardwareVersion(numIpus: int = 1) -> int:
     """The version of the IPUs; 0 if there are not as many."""
-    return _device.ipuHardwareVersion() if _device.ipuHardwareIsAvailable(numIpus) else 0
+    return device.ipuHardwareVersion() if device.ipuHardwareIsAvailable(numIpus) else 0
 
 
 def setLogLevel(level: int = 2) -> None:
     """Set the level of the package's log: 0 (trace) to 4 (errors), or 6 (off)."""
-    _logging.setLogLevel(level)
+    logging.setLogLevel(level)
 
 
 class TracingMode(IntEnum):

@@ -7,22 +7,24 @@ import re
 import poptorch
 import pytest
 import torch
-from poptorch._blocks import placing
+from poptorch import _core
 from poptorch.capture import capture
 from poptorch.capture.errors import excluding
+from poptorch.ops.blocks import placing
 
 
 def locations(model, strategy=None, **kwargs):
     """(file, line, scope, ipu, stage, phase) of each op of a model of one input."""
     with placing(strategy or poptorch.PipelinedExecution()):
         captured = capture(
-            model, [torch.ones(2, 2)], {}, training=False, native_ops=OPS, name="x", **kwargs
+            model, [torch.ones(2, 2)], {}, training=False, rows=ROWS, name="x", **kwargs
         )
     rows = re.findall(r'^loc !\d+ "(.*)" (\d+) "(.*)" fwd (\S+) (\S+) (\S+)', captured.text, re.M)
     return [(f, int(n), scope, *map(int, place)) for f, n, scope, *place in rows]
 
 
 OPS = ("exp", "neg", "sin", "mm", "add", "permute", "mul", "relu")
+ROWS = {row.name: row for row in _core.rows() if row.name in OPS}
 
 
 class Parts(torch.nn.Module):

@@ -69,12 +69,95 @@ def test_a_narrow_beam_gives_up_sequences_and_finds_them_again(opts):
         assert (score[b].diff() <= 0).all()
 
 
-def test_errors(opts):
-    probs = torch.zeros(2, 1, 3)
-    for values, text in (({"blank": 3}, "blank 3 is none of the 3"), ({"top_paths": 101}, "101 p")):
+def test_inside_a_model_that_is_trained(opts):
+    """The decoder beside the loss; no gradient comes from it."""
+
+    class Recognizer(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = torch.nn.Linear(3, 4)
+
+        def forward(self, x, lengths, targets):
+            logp = self.linear(x).log_softmax(-1)
+            loss = torch.nn.functional.ctc_loss(logp, targets, lengths, torch.tensor([2, 1]))
+            return *poptorch.ctc_beam_search_decoder(logp, lengths, top_paths=2), loss
+
+    torch.manual_seed(0)
+    model = Recognizer()
+    before = [p.detach().clone() for p in model.parameters()]
+    run = poptorch.trainingModel(model, opts, torch.optim.SGD(model.parameters(), lr=0.1))
+    x, lengths = torch.randn(5, 2, 3), torch.tensor([5, 4])
+    score, sizes, labels, loss = run(x, lengths, torch.tensor([[1, 2], [3, 0]]))
+    eager = Recognizer()
+    for mine, value in zip(eager.parameters(), before, strict=True):
+        mine.data.copy_(value)
+    logp = eager.linear(x).log_softmax(-1)
+    for b in range(2):
+        expected = all_sequences(logp[: lengths[b], b].detach(), 0)
+        for k in range(2):
+            assert score[b, k].item() == pytest.approx(expected[k][0], abs=1e-5)
+            assert tuple(labels[b, k, : sizes[b, k]].tolist()) == expected[k][1]
+    eager(x, lengths, torch.tensor([[1, 2], [3, 0]]))[-1].backward()
+    for mine, value in zip(eager.parameters(), model.parameters(), strict=True):
+        torch.testing.assert_close(value.detach(), (mine - 0.1 * mine.grad).detach())
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int32])
+def test_types_of_lengths(opts, dtype):
+    probs = torch.randn(4, 2, 3).log_softmax(-1)
+    run = poptorch.inferenceModel(Decoder(), opts)
+    _, sizes, _ = run(probs, torch.tensor([0, 4], dtype=dtype))
+    assert sizes[0] == 0
+    score = poptorch.inferenceModel(Decoder(), opts)(probs.double(), torch.tensor([4, 4]))[0]
+    assert score.isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_outside_a_model_it_returns_zeros(dtype):
+    probs = torch.zeros(7, 2, 3, dtype=dtype)
+    score, sizes, labels = poptorch.ctc_beam_search_decoder(probs, torch.tensor([7, 1]), 0, 9, 4)
+    assert score.shape == sizes.shape == (2, 4) and labels.shape == (2, 4, 7)
+    assert score.dtype == dtype and sizes.dtype == labels.dtype == torch.int32
+    assert not score.any() and not sizes.any() and not labels.any()
+
+
+PROBS, LENGTHS = torch.zeros(2, 1, 3), torch.tensor([2])
+
+
+@pytest.mark.parametrize(
+    ("probs", "lengths", "values", "text"),
+    [
+        (PROBS, LENGTHS, {"blank": 3}, "blank must be an integer from 0 to 2, not 3"),
+        (PROBS, LENGTHS, {"blank": 0.0}, "blank must be an integer"),
+        (PROBS, LENGTHS, {"beam_width": 0}, "beam_width must be an integer from 1"),
+        (PROBS, LENGTHS, {"top_paths": 101}, "top_paths must be an integer from 1 to 100, not 101"),
+        (PROBS, LENGTHS, {"top_paths": True}, "top_paths must be an integer"),
+        (PROBS[0], LENGTHS, {}, "must be rank-3"),
+        (PROBS.int(), LENGTHS, {}, "no log-probabilities"),
+        (PROBS, LENGTHS.float(), {}, "lengths must be 1 integers"),
+        (PROBS, LENGTHS[0], {}, "lengths must be 1 integers"),
+    ],
+)
+def test_arguments_that_are_refused(opts, probs, lengths, values, text):
+    model = Decoder(**values)
+    if "lengths" not in text:  # outside they are not read
         with pytest.raises(poptorch.Error, match=text):
-            poptorch.inferenceModel(Decoder(**values), opts)(probs, torch.tensor([2]))
+            model(probs, lengths)
+    with pytest.raises(poptorch.Error, match=text):
+        poptorch.inferenceModel(model, opts)(probs, lengths)
+
+
+def test_no_tensors():
+    for args in ((1, LENGTHS), (PROBS, [2])):
+        text = r"ctc_beam_search_decoder: .* is not supported\."
+        with pytest.raises(poptorch.Error, match=text):
+            poptorch.ctc_beam_search_decoder(*args)
+
+
+def test_data_that_are_refused(opts):
     run = poptorch.inferenceModel(Decoder(), opts)
     with pytest.raises(poptorch.Error, match="length 3 in a batch of 2 steps"):
-        run(probs, torch.tensor([3]))
-    assert run(probs, torch.tensor([2]))[1].shape == (1, 1)
+        run(PROBS, torch.tensor([3]))
+    with pytest.raises(poptorch.Error, match="sample 0 has a log probability that is NaN or inf"):
+        run(torch.full((2, 1, 3), math.nan), LENGTHS)
+    assert run(PROBS, LENGTHS)[1].shape == (1, 1)

@@ -547,7 +547,7 @@ def test_a_forked_process_does_not_stop_the_worker_of_its_parent():
 
 
 def test_a_worker_stuck_in_its_dataset_is_interrupted(monkeypatch):
-    from poptorch import _data_process
+    from poptorch.data import process as _data_process
 
     monkeypatch.setattr(_data_process, "PATIENCE", 0.3)
     stuck = Stuck()

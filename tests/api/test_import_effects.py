@@ -10,7 +10,8 @@ import sys
 
 import poptorch
 import pytest
-from poptorch import _logging, _process
+from poptorch.base import logging as _logging
+from poptorch.base import process
 
 
 def run(code, **environment):
@@ -70,9 +71,9 @@ def test_a_missing_native_module_says_so():
 
 
 def test_another_torch_is_refused(monkeypatch):
-    monkeypatch.setattr(_process, "TORCH_VERSION", "1.10")
+    monkeypatch.setattr(process, "TORCH_VERSION", "1.10")
     with pytest.raises(AssertionError, match="made for torch 1.10"):
-        _process.install()
+        process.install()
 
 
 def test_removed_modules_do_not_exist():

@@ -228,3 +228,12 @@ def test_the_program_can_be_printed(regression, batch, opts):
     assert inference._debugGetPopartIR().startswith("unavailable (")
     inference(batch[0])
     assert json.loads(inference._debugGetPopartIR())["steps"]
+
+
+def test_the_summary_of_a_program(regression, batch, opts):
+    inference = poptorch.inferenceModel(regression, opts)
+    with pytest.raises(poptorch.Error, match="Please compile the model before"):
+        inference.getProgramSummary()
+    inference(batch[0])
+    summary = inference.getProgramSummary()
+    assert summary["host_calls"] == [] and summary["state_bytes"] > 0

@@ -84,7 +84,7 @@ def test_parameters_outside_the_groups_are_not_trained(regression, batch, opts):
     executor = poptorch.trainingModel(regression, opts, optimizer)
     executor(*batch)
     assert torch.equal(regression.linear.bias.detach(), before)
-    names = [name for name, _, _ in executor._executable.program.states]
+    names = [state.name for state in executor._executable.program.states]
     assert "accum:linear.bias" not in names
 
 

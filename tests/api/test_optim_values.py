@@ -11,7 +11,7 @@ import pytest
 import torch
 from api_support import eager_step
 from poptorch import optim
-from poptorch._optimizer_table import ALGORITHMS
+from poptorch.optimizer.table import ALGORITHMS
 
 HALF = torch.float16
 _MOMENT_TYPES = "first_order_momentum_accum_type second_order_momentum_accum_type"
@@ -343,6 +343,24 @@ def test_marks_decide_before_compilation(start, batch, mark):
     if mark == "markAsVariable":
         executor.setOptimizer(optimizer)
         return
+    with pytest.raises(poptorch.Error, match="Values are constant but do not match"):
+        executor.setOptimizer(optimizer)
+
+
+@pytest.mark.parametrize("kind", [torch.optim.Adam, optim.Adam])
+def test_what_is_marked_of_any_optimizer_may_change(regression, batch, opts, kind):
+    twin = copy.deepcopy(regression)
+    optimizer = kind(regression.parameters(), lr=0.1)
+    reference = torch.optim.Adam(twin.parameters(), lr=0.1)
+    optim.markAsVariable(optimizer, "betas", "weight_decay")
+    executor = poptorch.trainingModel(regression, opts, optimizer)
+    for betas in ((0.9, 0.999), (0.5, 0.9)):
+        optimizer.param_groups[0]["betas"] = reference.param_groups[0]["betas"] = betas
+        executor.setOptimizer(optimizer)
+        executor(*batch)
+        eager_step(twin, reference, *batch)
+    torch.testing.assert_close(regression.linear.weight.data, twin.linear.weight.data)
+    optimizer.param_groups[0]["eps"] = 0.5
     with pytest.raises(poptorch.Error, match="Values are constant but do not match"):
         executor.setOptimizer(optimizer)
 

@@ -13,7 +13,7 @@ import poptorch
 import pytest
 import torch
 from packaging.version import parse
-from poptorch import _backend_keys
+from poptorch.options import backend_keys
 
 HERE = {**os.environ, "PYTHONPATH": os.path.dirname(os.path.dirname(popart.__file__))}
 NOT_PART = "PopART's own API is not part of this package"
@@ -33,7 +33,7 @@ def test_members_have_popart_s_numbers():
 
 
 def test_every_enumeration_of_the_backend_s_keys_is_there_with_all_its_members():
-    for name, count in _backend_keys.ENUMS.values():
+    for name, count in backend_keys.ENUMS.values():
         assert [int(member) for member in getattr(popart, name)] == list(range(count)), name
 
 

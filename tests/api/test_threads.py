@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """One executor, or several of one model, used from several threads at once."""
 
+import copy
 import threading
 
 import poptorch
 import pytest
 import torch
 from api_support import Regression
-from poptorch import _weights
+from poptorch.weights import transfer
 
 THREADS = 4
 
@@ -52,13 +53,13 @@ class Counted(Regression):
 @pytest.mark.parametrize("training", [False, True])
 def test_first_calls_compile_once_and_see_the_weights(opts, batch, training, monkeypatch):
     """The weights must be there before another thread may run the program."""
-    upload = _weights.StateMover.upload
+    upload = transfer.StateMover.upload
 
     def slow_upload(*args):
         threading.Event().wait(0.05)
         return upload(*args)
 
-    monkeypatch.setattr(_weights.StateMover, "upload", slow_upload)
+    monkeypatch.setattr(transfer.StateMover, "upload", slow_upload)
     model = Counted().eval()
     expected = Regression.forward(model, batch[0]).detach()
     if training:
@@ -224,16 +225,29 @@ def test_two_training_wrappers_with_a_common_part(opts):
         def forward(self, x):
             return poptorch.identity_loss(self.own(self.shared(x)), "mean")
 
-    executors = [poptorch.trainingModel(Head(), opts) for _ in range(2)]
+    heads = [Head(), Head()]
+    before = copy.deepcopy(heads)
+    optimizers = [poptorch.optim.SGD(head.parameters(), lr=0.5) for head in heads]
+    executors = [poptorch.trainingModel(h, opts, o) for h, o in zip(heads, optimizers, strict=True)]
     x = torch.ones(2, 4)
 
     def work(executor):
         for _ in range(3):
             executor(x)
-            executor.copyWeightsToDevice()
+            executor.copyWeightsToDevice()  # those of the host, which takes the step back
+            executor(x)
             executor.destroy()
 
     together(*[lambda e=e: work(e) for e in executors])
+    for head, old in zip(heads, before, strict=True):
+        # Whole steps, each with the gradient of a mean over two rows of four, whatever the shared
+        # part is at the time. Three of the six are taken back, unless the other thread asked for
+        # the shared weights in between: then the host has the step already.
+        steps = (old.own.bias - head.own.bias) / (0.5 * 0.25)
+        torch.testing.assert_close(steps, steps[0].round().expand_as(steps))
+        assert 3 <= steps[0].round() <= 6
+        assert head.shared is shared and not shared.weight.equal(old.shared.weight)
+        assert shared.weight.isfinite().all()
 
 
 def test_threads_have_their_own_inputs_and_results(opts):

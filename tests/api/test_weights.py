@@ -66,6 +66,17 @@ def test_looking_at_shapes_fetches_nothing(trained):
     assert training.copyWeightsToHostIfNeeded() is False
 
 
+def test_weights_of_the_host_are_sent_unless_the_device_has_newer_ones(trained, batch):
+    training, model, twin = trained
+    assert training.copyWeightsToDeviceIfNeeded() is False
+    with torch.no_grad():
+        torch.testing.assert_close(model.linear.weight, twin.linear.weight)  # what was trained
+        model.linear.weight.fill_(0.5)
+        twin.linear.weight.fill_(0.5)
+    assert training.copyWeightsToDeviceIfNeeded() is True
+    torch.testing.assert_close(training(*batch)[0], twin(batch[0]))
+
+
 def test_classes_change_while_wrapped_and_come_back(trained):
     training, model, _ = trained
     weight = model.linear.weight

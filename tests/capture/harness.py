@@ -8,7 +8,7 @@ import ir_interpreter as interpreter
 import torch
 from poptorch.capture import capture, identity_loss, structure
 
-NATIVE = interpreter.native_ops()
+ROWS = interpreter.rows()
 
 
 class WithLoss(torch.nn.Module):
@@ -30,7 +30,7 @@ class WithLoss(torch.nn.Module):
 
 def captured(model, args, kwargs=None, training=True, **other):
     return capture(
-        model, args, kwargs or {}, training=training, native_ops=NATIVE, name="training", **other
+        model, args, kwargs or {}, training=training, rows=ROWS, name="training", **other
     )
 
 
@@ -88,10 +88,8 @@ def check(model, args, kwargs=None, training=True, host=(), rtol=2e-4, atol=2e-5
 
 
 def _loss_path(c, leaves):
-    values = [
-        i for i, (kind, leaf) in enumerate(c._leaves) if (kind, leaf) == ("value", c.loss_index)
-    ]
-    return leaves[values[0]][0]
+    values = [isinstance(leaf, int) and leaf == c.loss_index for leaf in c._leaves]
+    return leaves[values.index(True)][0]
 
 
 def _compare_gradients(c, eager, raw, rtol, atol):

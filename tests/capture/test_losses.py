@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 from harness import captured, check, evaluate
-from poptorch._errors import Error
+from poptorch.base.errors import Error
 from poptorch.capture import identity_loss
 from torch import nn
 

@@ -3,10 +3,11 @@
 
 import re
 
+import ir_interpreter as interpreter
 import poptorch
 import torch
-from poptorch._blocks import placing
 from poptorch.capture import capture
+from poptorch.ops.blocks import placing
 from torch import nn
 from torch.nn import functional as F
 
@@ -24,15 +25,13 @@ class Two(nn.Module):
             return F.mse_loss(self.second(x), y)
 
 
-def text_of(model, native_ops, *args):
+def text_of(model, *args):
     with placing(poptorch.PipelinedExecution()):
-        return capture(model, args, {}, training=True, native_ops=native_ops, name="t").text
+        return capture(model, args, {}, training=True, rows=interpreter.rows(), name="t").text
 
 
 def test_gradients_are_made_where_their_forward_ran():
-    from poptorch import _core
-
-    text = text_of(Two(), _core.native_ops(), torch.ones(2, 4), torch.ones(2, 3))
+    text = text_of(Two(), torch.ones(2, 4), torch.ones(2, 3))
     place = dict(re.findall(r'^loc !(\d+) ".*" \d+ ".*" ((?:fwd|bwd) \d+)', text, re.M))
     line_of = {}
     for row in re.findall(r"^  (.+?) = .*!(\d+)$", text, re.M):

@@ -5,7 +5,7 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 import torch.utils.checkpoint as checkpoint
-from poptorch import _torch_calls as calls
+from poptorch.base import torch_calls as calls
 from poptorch.capture import _torch_private as private
 
 

@@ -26,7 +26,7 @@ import time
 
 import poptorch
 import torch
-from poptorch import _data_process
+from poptorch.data import process
 
 PATIENT = 3600.0
 
@@ -59,7 +59,7 @@ def main():
     strategy, workers, end = sys.argv[1], int(sys.argv[2]), sys.argv[3]
     opts = poptorch.Options().showCompilationProgressBar(False)
     stuck = end == "wait"
-    _data_process.PATIENCE = 1.0  # of the ten seconds that a stuck worker is given
+    process.PATIENCE = 1.0  # of the ten seconds that a stuck worker is given
     loader = poptorch.DataLoader(
         opts,
         Data(40 if stuck else -1),

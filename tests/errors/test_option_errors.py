@@ -6,7 +6,7 @@ import json
 import poptorch
 import pytest
 import torch
-from poptorch import _backend_keys
+from poptorch.options import backend_keys
 
 LOCATION = poptorch.TensorLocationSettings
 
@@ -188,9 +188,9 @@ def test_known_backend_keys_are_accepted(regression, batch, opts):
         "map": {"key": "value"},
         "set / vector": ["value"],
     }
-    for group, keys in _backend_keys.KEYS.items():
+    for group, keys in backend_keys.KEYS.items():
         for key in keys.split():
-            _backend_keys.check_key(key, samples[group])
+            backend_keys.check_key(key, samples[group])
     opts._Popart.set("enableOutlining", False).set("outlineThreshold", 10.0)
     opts._Popart.set("subgraphCopyingStrategy", 1).set("hardwareInstrumentations", {0, 1})
     opts._Popart.setPatterns({"TiedGather": True}).setEngineOptions({"target.syncReplicas": "1"})

@@ -348,6 +348,8 @@ def test_replicas_multiply(monkeypatch):
     refused(layers(2, [0, 1]), opts, r"Failed to acquire 8 IPU\(s\)", "TESSERA_IPUS=8")
     monkeypatch.setenv("TESSERA_IPUS", "many")
     refused(layers(2, [0, 1]), opts, "TESSERA_IPUS must be a number, not 'many'")
+    with pytest.raises(poptorch.Error, match="TESSERA_IPUS must be a number, not 'many'"):
+        poptorch.ipuHardwareIsAvailable()
     monkeypatch.setenv("TESSERA_IPUS", "8")
     assert poptorch.inferenceModel(layers(2, [0, 1]), opts)(F32) is not None
 

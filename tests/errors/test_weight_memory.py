@@ -59,7 +59,10 @@ def test_a_buffer_on_the_meta_device(training, opts, batch):
 def test_meta_tensors_that_the_program_does_not_use_do_no_harm(training, opts, batch):
     model = Shifted()
     model.register_buffer("unused", torch.ones(2, device="meta"))
-    call(wrapped(model, training, opts), training, batch)
+    expected = model(batch[0]).detach()
+    result = call(wrapped(model, training, opts), training, batch)
+    torch.testing.assert_close(result[0] if training else result, expected)
+    assert model.unused.is_meta
 
 
 def test_a_model_made_without_values(training, opts, batch):

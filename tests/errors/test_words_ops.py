@@ -4,7 +4,7 @@
 import poptorch
 import torch
 from torch import nn
-from words_support import Row, WithLoss, X, check, infer, options, table, train
+from words_support import Row, X, check, infer, options, table
 
 Error = poptorch.Error
 START = torch.tensor(1)
@@ -22,18 +22,6 @@ def slice_of(*args):
 
 def both(words, kind, provocations):
     return [Row(words, kind, provoke) for provoke in provocations]
-
-
-class Body(nn.Module):
-    """A loss behind an op that only inference has."""
-
-    def __init__(self, function):
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(3))
-        self.function = function
-
-    def forward(self, x):
-        return self.function(x * self.weight)
 
 
 SLICES = [
@@ -70,26 +58,28 @@ SLICES = [
 FLAG = torch.tensor(True)
 
 
-def loop(x):
-    return poptorch.for_loop(2, lambda y: y + 1, [x])[0]
-
-
-def choice(x):
-    return poptorch.cond(x.sum() > 0, torch.neg, [x], torch.neg, [x])[0]
-
-
 CONTROL = [
     Row("Object is not list", ValueError, lambda: poptorch.for_loop(2, torch.neg, X)),
     Row("Object is not list", ValueError, lambda: poptorch.for_loop(2, torch.neg, (X,))),
     Row("is not torch.tensor", ValueError, lambda: poptorch.for_loop(2, torch.neg, [1.0])),
-    Row("poptorch.for_loop() is only supported in inference.", Error,
-        lambda: train(WithLoss(Body(loop)), X)),
+    Row("same shapes and types", Error, lambda: poptorch.for_loop(2, torch.sum, [X])),
+    Row("same shapes and types: result 0 is torch.float32 of shape []", Error,
+        lambda: infer(lambda x: poptorch.for_loop(2, torch.sum, [x]))),
+    Row("same shapes and types: it takes 1 and returns 2", Error,
+        lambda: infer(lambda x: poptorch.for_loop(2, lambda y: (y, y), [x]))),
+    Row("for_loop: count must be an int", Error, lambda: poptorch.for_loop(2.0, torch.neg, [X])),
+    Row("for_loop: count must be an int", Error,
+        lambda: infer(lambda x: poptorch.for_loop(x.sum(), torch.neg, [x]))),
+    Row("for_loop: count must not be negative", Error,
+        lambda: infer(lambda x: poptorch.for_loop(-1, torch.neg, [x]))),
     Row("poptorch.cond expects then_inps and else_inps tensors", ValueError,
         lambda: poptorch.cond(FLAG, torch.neg, X, torch.neg, [X])),
     Row("poptorch.cond expects then_inps and else_inps tensors", ValueError,
         lambda: poptorch.cond(FLAG, torch.neg, [X], torch.neg, (X,))),
-    Row("poptorch.cond() is only supported in inference.", Error,
-        lambda: train(WithLoss(Body(choice)), X)),
+    Row("both bodies must return as many outputs", Error,
+        lambda: infer(lambda x: poptorch.cond(x.sum() > 0, lambda: [x, x], [], torch.neg, [x]))),
+    Row("cannot be reshaped to []", Error,
+        lambda: infer(lambda x: poptorch.cond(x.sum() > 0, torch.neg, [x], torch.sum, [x]))),
     Row("poptorch.cond: the condition must be a boolean tensor", Error,
         lambda: infer(lambda x: poptorch.cond(x.sum(), torch.neg, [x], torch.neg, [x]))),
 ]  # fmt: skip
@@ -155,8 +145,6 @@ class Inner(nn.Module):
 
 HOST = [
     Row("CPU ops must not overlap", Error, lambda: infer(Inner())),
-    Row("inference", Error,
-        lambda: train(WithLoss(Body(poptorch.CPU(torch.neg, "training"))), X)),
 ]  # fmt: skip
 
 LAYERS = [

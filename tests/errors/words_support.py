@@ -86,6 +86,20 @@ class Function(nn.Module):
         return self.function(*args)
 
 
+class Body(nn.Module):
+    """A linear layer and a function of its result, which is the model's if it is a tensor."""
+
+    def __init__(self, body: Callable[[torch.Tensor], Any]) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 2)
+        self.body = body
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.linear(x)
+        result = self.body(y)
+        return result if isinstance(result, torch.Tensor) else y
+
+
 def infer(model: Any, *args: Any, opts: Any = None) -> Any:
     """Run a module or a function once."""
     model = model if isinstance(model, nn.Module) else Function(model)

@@ -87,7 +87,7 @@ class ScheduledPerEpoch(Scheduled):
 
 @pytest.mark.parametrize("kind", [Scheduled, ScheduledPerEpoch])
 def test_schedules_without_recompilation(kind, monkeypatch):
-    from poptorch.executor import PoplarExecutor
+    from poptorch.running.executor import PoplarExecutor
 
     compiled = []
     original = PoplarExecutor._compile

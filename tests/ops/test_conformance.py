@@ -11,7 +11,7 @@ import pytest
 
 OPS = {conformance.title(op): op for op in conformance.ops()}
 STATIC = [name for name in OPS if name.partition(":")[0] not in conformance.NOT_STATIC]
-# bincount is refused or not by its minlength: test_ordered.py
+# bincount is refused or not by its minlength: test_sorting.py
 REFUSED = [n for n in OPS if "sparse" not in n and n != "bincount" and n not in STATIC]
 TABLE = coverage_table.read()
 # Samples per type: float32 shows most of what can go wrong, the other types that they are handled.

@@ -221,3 +221,31 @@ def test_a_spectrogram_there_and_back():
         return s.abs(), torch.istft(s * 2, 16, window=window)
 
     check_inference(Call(run), (torch.randn(2, 64),))
+
+
+# Name: a function of matrices, the op it becomes, the number of its results.
+SPECTRA = {
+    "eigvalsh": (torch.linalg.eigvalsh, "eigh", 1),
+    "svdvals": (torch.linalg.svdvals, "svd_thin", 1),
+    "matrix_exp": (torch.linalg.matrix_exp, "linalg_matrix_exp", 1),
+    "pinv": (torch.linalg.pinv, "svd_thin", 3),
+}
+
+
+@pytest.mark.parametrize("batch", [(), (1,), (3,)])
+@pytest.mark.parametrize("name", SPECTRA)
+def test_the_core_says_which_matrices_torch_runs(name, batch):
+    function, op, results = SPECTRA[name]
+
+    def faster(n):
+        return poptorch._core.host_is_faster(op, [*batch, n, n], results)
+
+    limit = next(n for n in range(1, 1000) if faster(n + 1))
+    for n in (limit, limit + 1):
+        executor = check_inference(Call(function), (positive(*batch, n, n) / 4,))
+        assert bool(hosted(executor)) == (n > limit)
+
+
+def test_an_op_that_the_core_does_not_know_has_no_limit():
+    with pytest.raises(poptorch._core.Error, match="no op"):
+        poptorch._core.host_is_faster("eig", [8, 8], 1)

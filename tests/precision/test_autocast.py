@@ -320,7 +320,7 @@ def test_casts_are_ops_of_the_program():
         (torch.randn(4, 4),),
         {},
         training=False,
-        native_ops=list(_core.native_ops()),
+        rows={row.name: row for row in _core.rows()},
         name="t",
         casting=Casting(Policy(fp16=[torch.matmul])),
     )

@@ -64,7 +64,7 @@ def trained(model, opts, optimizer=adam, calls=2, width=WIDTH):
     training = poptorch.trainingModel(model, opts, optimizer(model))
     outputs = [training(*batch) for _ in range(calls)]
     training.copyWeightsToHost()
-    plan = json.loads(training._executable.program.summary())
+    plan = training.getProgramSummary()
     return plan, outputs, {k: v.clone() for k, v in model.state_dict().items()}
 
 
@@ -370,7 +370,7 @@ def test_ipus_of_one_phase_run_at_the_same_time(kind, groups, tmp_path, monkeypa
     inference = poptorch.inferenceModel(model, opts)
     x = torch.randn(6, WIDTH)
     torch.testing.assert_close(inference(x), model.on_the_host(x))
-    tasks = json.loads(inference._executable.program.summary())["tasks"]
+    tasks = inference.getProgramSummary()["tasks"]
     assert [task["group"] for task in tasks] == [0, 0, 1, 1, 2]
     assert [task["ipu"] for task in tasks] == [*groups[0], *groups[1], groups[1][0]]
     spans = {}

@@ -66,7 +66,7 @@ def test_a_running_mean_gives_the_same_weights(reduction):
     opts.Training.accumulationAndReplicationReductionType(reduction)
     opts.Training.setMeanAccumulationAndReplicationReductionStrategy(MeanReductionStrategy.Running)
     model, executor, _ = train(opts, lambda p: optim.Adam(p, lr=0.02))
-    counter = [name for name, _, _ in executor._executable.program.states if name == "accum:#"]
+    counter = [s for s in executor._executable.program.states if s.kind == "micro_count"]
     assert len(counter) == (reduction == ReductionType.Mean)  # a sum has nothing to run
     mean = reduction == ReductionType.Mean
     assert_close(
@@ -157,7 +157,7 @@ def test_float16_accumulators_force_a_running_mean():
     assert own == MeanReductionStrategy.Running
     asked = opts.Training.meanAccumulationAndReplicationReductionStrategy
     assert asked == MeanReductionStrategy.Post  # the caller's options are as they were
-    states = dict((name, dtype) for name, dtype, _ in executor._executable.program.states)
+    states = {s.name: s.dtype for s in executor._executable.program.states}
     assert states["accum:inner.weight"] == "f16"
     assert optimizer.state_dict()["ipu_state"]["Accum___inner.weight"].dtype == HALF
     plain = train_eager(lambda p: torch.optim.AdamW(p, lr=0.01), 8, 4)

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from lightning_ipu import _checks
+from lightning_ipu._one_process import OneProcess
 from lightning_ipu._options import generated_options, run_options
 from lightning_ipu._tree import mapped
 
@@ -40,7 +41,7 @@ def _cycles_betas(scheduler: Any) -> bool:
     )
 
 
-class IPUStrategy(ParallelStrategy):
+class IPUStrategy(OneProcess, ParallelStrategy):
     """Replicas on IPUs, in one process.
 
     Args:
@@ -96,7 +97,7 @@ class IPUStrategy(ParallelStrategy):
 
     def __getstate__(self) -> dict[str, Any]:
         state = super().__getstate__()
-        # Programs belong to this process, and are made again by the next run.
+        # Programs belong to this process, and the next run makes new ones.
         state.update(_programs=None, _restore=[], _generated={})
         return state
 
@@ -116,7 +117,8 @@ class IPUStrategy(ParallelStrategy):
     @property
     def precision_plugin(self) -> IPUPrecision:
         """Always an ``IPUPrecision``."""
-        return self._precision_plugin if self._precision_plugin is not None else IPUPrecision()
+        plugin = self._precision_plugin
+        return plugin if isinstance(plugin, IPUPrecision) else IPUPrecision()
 
     @precision_plugin.setter
     def precision_plugin(self, plugin: Any) -> None:
@@ -128,11 +130,6 @@ class IPUStrategy(ParallelStrategy):
     def root_device(self) -> torch.device:
         """Where the host's tensors are."""
         return torch.device("cpu")
-
-    # Replicas are no processes: this is the only one.
-    global_rank = local_rank = node_rank = 0
-    world_size = 1
-    is_global_zero = True
 
     @property
     def replication_factor(self) -> int:
@@ -168,12 +165,18 @@ class IPUStrategy(ParallelStrategy):
         """The executor of each stage."""
         return {} if self._programs is None else self._programs.executors()
 
+    @property
+    def _trainer(self) -> Any:
+        module = self.lightning_module
+        assert module is not None, "There is no run: the trainer has not given the strategy a model"
+        return module.trainer
+
     # A run ---------------------------------------------------------------------------------------
 
     def setup_environment(self) -> None:
         """Check the trainer and take over what Lightning would do per micro-batch."""
         super().setup_environment()
-        trainer = self.lightning_module.trainer
+        trainer = self._trainer
         _checks.check_trainer(
             trainer,
             self.lightning_module,
@@ -234,7 +237,7 @@ class IPUStrategy(ParallelStrategy):
         from lightning_ipu._programs import Programs  # of no use to a trainer on the CPU
 
         super().setup(trainer)
-        module = self.lightning_module
+        module = trainer.lightning_module
         fitting = trainer.state.fn == TrainerFn.FITTING
         _checks.check_steps(module, _METHODS.values(), MisconfigurationException)
         if fitting:
@@ -257,7 +260,7 @@ class IPUStrategy(ParallelStrategy):
                 optimizer = None
             if optimizer is not None:
                 if any(_cycles_betas(c.scheduler) for c in self.lr_scheduler_configs):
-                    optimizer._variable = ("betas",)
+                    self._programs.let_vary(optimizer, "betas")
                 self._programs.set_clipping(
                     optimizer, trainer.gradient_clip_val, trainer.gradient_clip_algorithm
                 )
@@ -307,7 +310,7 @@ class IPUStrategy(ParallelStrategy):
     def _evaluate(self, stage: RunningStage, args: Any) -> Any:
         from lightning_ipu._loaders import micro_rows as micro_rows_of
 
-        trainer = self.lightning_module.trainer
+        trainer = self._trainer
         index = args[2] if len(args) > 2 else 0
 
         def micro_rows() -> int | None:
@@ -321,7 +324,7 @@ class IPUStrategy(ParallelStrategy):
 
     def validation_step(self, *args: Any, **kwargs: Any) -> Any:
         """Run the validation program."""
-        sanity = self.lightning_module.trainer.sanity_checking
+        sanity = self._trainer.sanity_checking
         stage = RunningStage.SANITY_CHECKING if sanity else RunningStage.VALIDATING
         return self._evaluate(stage, (*args, *kwargs.values()))
 
@@ -348,7 +351,7 @@ class IPUStrategy(ParallelStrategy):
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         """Make another program if the model has changed since the last epoch."""
-        epoch = self.lightning_module.trainer.current_epoch
+        epoch = self._trainer.current_epoch
         if epoch != self._epoch or batch_idx == 0:
             self._epoch = epoch
             self._programs.renew(RunningStage.TRAINING, batch)
@@ -359,7 +362,7 @@ class IPUStrategy(ParallelStrategy):
 
     def _change(self) -> None:
         self._pause()
-        self._programs.renew(self.lightning_module.trainer.state.stage)
+        self._programs.renew(self._trainer.state.stage)
 
     on_validation_start = on_test_start = on_predict_start = _change
     on_train_end = on_validation_end = on_test_end = on_predict_end = _pause
@@ -387,30 +390,6 @@ class IPUStrategy(ParallelStrategy):
         super().load_optimizer_state_dict(checkpoint)
         if self._programs is not None:
             self._programs.optimizer_changed()
-
-    # One process ---------------------------------------------------------------------------------
-
-    def model_to_device(self) -> None:
-        """Nothing: weights go to the program when it is compiled."""
-
-    def reduce(self, tensor: Any, *args: Any, **kwargs: Any) -> Any:
-        """The value itself: programs reduce over replicas."""
-        return tensor
-
-    def barrier(self, name: str | None = None) -> None:
-        """Nothing to wait for."""
-
-    def broadcast(self, obj: Any, src: int = 0) -> Any:
-        """The object itself."""
-        return obj
-
-    def all_gather(self, tensor: Any, group: Any = None, sync_grads: bool = False) -> Any:
-        """The value itself."""
-        return tensor
-
-    def reduce_boolean_decision(self, decision: bool, all: bool = True) -> bool:
-        """The decision itself."""
-        return decision
 
     @classmethod
     def register_strategies(cls, strategy_registry: Any) -> None:

@@ -1,32 +1,53 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Types of operands during a capture: operands of both float16 and float32, and the regions that
-are cast automatically. Casts are ops of the graph like any other, seen by autograd."""
+"""Types of operands during a capture: calls with both float16 and float32, and regions of autocast.
+
+Casts are ops of the graph like any other, seen by autograd.
+"""
 
 import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 
-from . import state
+from poptorch.capture import state
+
+if TYPE_CHECKING:
+    from poptorch.autocasting import Policy
 
 _CAST = (torch.float16, torch.float32)
-# Written in place, or told their type: these keep their operands.
+_Rule = Literal["fp16", "fp32", "promote", "demote"]
+_RULES: tuple[_Rule, ...] = ("fp16", "fp32", "promote", "demote")
+# They write in place, or are given a type: their operands are not cast.
 _KEEP = re.compile(
     r"(.*[^_])?_$|__(get|set|setitem|delete|i[a-z]+)__$|to$|type$|.*_as$|(native_)?"
     r"(batch|instance|layer|group|rms)_norm$|detach|register_.*|backward"
 )
 _OPERATOR = re.compile(r"__r?(add|sub|mul|truediv|matmul|pow|mod|eq|ne|lt|le|gt|ge)__$")
-# Functions that are products of another name.
+# What a policy may call them instead.
 _PARTS = {
     "linear": ("addmm", "matmul"),
     "einsum": ("bmm", "matmul"),
     "scaled_dot_product_attention": ("bmm", "matmul"),
     "truediv": ("div",),
 }
-#: They keep running statistics, which are written in place; weight and bias follow the input.
+#: Only their input is cast: they write running statistics in place, weight and bias follow it.
 NORMS = frozenset(
     getattr(torch.nn.functional, n)
     for n in ("layer_norm", "group_norm", "batch_norm", "instance_norm")
 )
+
+
+class _Region(NamedTuple):
+    """A function or module around the call.
+
+    Attributes:
+        told: what autocast() told the module, or the nearest one around it that was told.
+        rule: False or True, or the rule of a module that the policy names.
+    """
+
+    told: bool | None
+    rule: bool | _Rule
 
 
 class Casting:
@@ -41,47 +62,54 @@ class Casting:
             in the program.
     """
 
-    def __init__(self, policy=None, enabled=True, half_wins=True, float_statistics=False):
+    def __init__(
+        self,
+        policy: "Policy | None" = None,
+        enabled: bool = True,
+        half_wins: bool = True,
+        float_statistics: bool = False,
+    ) -> None:
         self.half_wins = half_wins
         self.float_statistics = float_statistics
-        self._functions, self._modules = {}, {}
-        for rule in ("fp16", "fp32", "promote", "demote") if enabled and policy else ():
+        self._functions: dict[str, _Rule] = {}
+        self._modules: dict[type, _Rule] = {}
+        for rule in _RULES if enabled and policy else ():
             for item in getattr(policy, rule):
                 if isinstance(item, type):
                     self._modules[item] = rule
                 else:
                     self._functions[item.__name__] = rule
         self._enabled = enabled
-        #: Per region around the call: what the module around it was told, and False, True, or the
-        #: rule of a module that the policy names.
-        self._regions = [(None, False)]
+        self._regions = [_Region(None, False)]
 
-    def enter(self, enabled):
+    def enter(self, enabled: bool) -> None:
         """Begins a region of a function."""
-        self._regions.append((self._regions[-1][0], bool(enabled) and self._enabled))
+        self._regions.append(_Region(self._regions[-1].told, bool(enabled) and self._enabled))
 
-    def enter_module(self, module):
-        """Begins the region that a module is by its own or its policy's word."""
+    def enter_module(self, module: torch.nn.Module) -> None:
+        """Begins the region of a module: as autocast() says for it, or the policy for its class."""
         around, region = self._regions[-1]
         told = module.__dict__.get("_poptorch_autocast")
         if told is None:
             told = around
-        elif told != around:  # else it was told with the module around it, and a block counts more
+        elif told != around:  # else autocast() of the module around said it; inner regions win
             region = told and self._enabled
         if region:
             rules = (self._modules.get(c) for c in type(module).__mro__)
             region = next(filter(None, rules), region)
-        self._regions.append((told, region))
+        self._regions.append(_Region(told, region))
 
-    def leave(self):
+    def leave(self) -> None:
         """Ends the last region."""
         self._regions.pop()
 
-    def arguments(self, func, args, kwargs):
+    def arguments(
+        self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments of a call in the types that it is to have."""
         name = getattr(func, "__name__", "")
         norm = func in NORMS
-        if kwargs.get("out") is not None or (not norm and _KEEP.match(name)):
+        if kwargs.get("out") is not None or (not norm and _KEEP.match(name)) or _is_users(func):
             return args, kwargs
         rule = self._rule(name)
         if norm:
@@ -105,9 +133,9 @@ class Casting:
         changed = _to_type(target)
         return tuple(map(changed, args)), {k: changed(v) for k, v in kwargs.items()}
 
-    def _rule(self, name):
-        region = self._regions[-1][1]
-        if region and region is not True:
+    def _rule(self, name: str) -> _Rule:
+        region = self._regions[-1].rule
+        if isinstance(region, str):
             return region
         if region:
             operator = _OPERATOR.match(name)
@@ -118,12 +146,19 @@ class Casting:
         return "demote" if self.half_wins else "promote"
 
 
-def _target(rule):
+def _is_users(func: Callable[..., Any]) -> bool:
+    """Whether it is an op of torch.library that is none of torch's: it gets what it is given, and
+    may write to it."""
+    kinds = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
+    return isinstance(func, kinds) and not str(func).startswith(("aten.", "aten::"))
+
+
+def _target(rule: _Rule) -> torch.dtype:
     return torch.float16 if rule in ("fp16", "demote") else torch.float32
 
 
-def _to_type(dtype):
-    def change(value):
+def _to_type(dtype: torch.dtype) -> Callable[[Any], Any]:
+    def change(value: Any) -> Any:
         if isinstance(value, torch.Tensor):
             return value.to(dtype) if value.dtype in _CAST and value.dtype != dtype else value
         if type(value) in (list, tuple):
@@ -133,14 +168,14 @@ def _to_type(dtype):
     return change
 
 
-def enter_region(enabled):
+def enter_region(enabled: bool) -> None:
     """Begins a region if a model is being captured."""
     session = state.current()
     if session is not None and session.casting is not None:
         session.casting.enter(bool(enabled))
 
 
-def leave_region():
+def leave_region() -> None:
     """Ends a region that enter_region() began."""
     session = state.current()
     if session is not None and session.casting is not None:

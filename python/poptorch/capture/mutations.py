@@ -1,20 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """In-place ops of a captured graph become pure ones.
 
-Most in-place code (running statistics, in-place activations) touches a whole tensor that has no
-other view in use: those are rewritten here at no cost. Anything else is traced a second time
+Most in-place code (running statistics, in-place activations) writes a whole tensor that has no
+other view in use: that is rewritten here at no cost. Anything else is traced a second time
 through torch's functionalization.
 """
 
 import operator
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.fx
+from torch.fx import Node
 
-from . import _torch_private as private
+from poptorch.capture import _torch_private as private
 
 _IDENTITY = {"aten::detach", "aten::alias", "aten::lift_fresh", "aten::detach_"}
-_FUNCTIONAL = {
+_FUNCTIONAL: dict[str, str | None] = {
     "aten::bernoulli_.float": "bernoulli.p",
     "aten::bernoulli_.Tensor": "bernoulli.Tensor",
     "aten::normal_": "normal_functional.default",
@@ -24,17 +27,15 @@ _FUNCTIONAL = {
 }
 
 
-def is_mutable(node):
-    """Whether a node writes to one of its arguments."""
-    return (
-        node.op == "call_function"
-        and isinstance(node.target, torch._ops.OpOverload)
-        and node.target._schema.is_mutable
-        and node.target.name() != "aten::detach_"
-    )
+def in_place_op(node: Node) -> torch._ops.OpOverload | None:
+    """The op of a node if it writes to one of its arguments, or None."""
+    target = node.target
+    if node.op != "call_function" or not isinstance(target, torch._ops.OpOverload):
+        return None
+    return target if target._schema.is_mutable and target.name() != "aten::detach_" else None
 
 
-def _functional_of(target):
+def _functional_of(target: torch._ops.OpOverload) -> torch._ops.OpOverload | None:
     """The pure overload of an in-place op on its first argument, or None."""
     name = target.name()
     arguments = target._schema.arguments
@@ -55,16 +56,16 @@ def _functional_of(target):
     return getattr(packet, overload, None) if packet is not None else None
 
 
-def _is_view(node):
-    if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
-        return False
-    return any(r.alias_info and not r.alias_info.is_write for r in node.target._schema.returns)
+def is_view(target: torch._ops.OpOverload) -> bool:
+    return any(r.alias_info and not r.alias_info.is_write for r in target._schema.returns)
 
 
-def _arguments_for(pure, node):
+def _arguments_for(
+    pure: torch._ops.OpOverload, op: torch._ops.OpOverload, node: Node
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """(args, kwargs) of a node for the pure form of its op, whose defaults may be others."""
-    given = dict(node.kwargs)
-    for i, argument in enumerate(node.target._schema.arguments):
+    given: dict[str, Any] = dict(node.kwargs)
+    for i, argument in enumerate(op._schema.arguments):
         if i < len(node.args):
             given[argument.name] = node.args[i]
         elif argument.has_default_value():
@@ -75,86 +76,112 @@ def _arguments_for(pure, node):
     return args, kwargs
 
 
-def rewrite_simple(graph):
-    """Replaces in-place ops on whole tensors. Returns {placeholder: its final node}, or None if it
-    cannot."""
+class _Memory:
+    """Who owns the memory of each node, and which node holds its present value."""
+
+    def __init__(self) -> None:
+        self.present: dict[Node, Node] = {}  # owner -> node holding its present value
+        self.parts: set[Node] = set()  # views of part of an owner, or under another shape
+        self._owner: dict[Node, Node] = {}  # of identities and views
+        self._views: dict[Node, list[Node]] = {}  # owner -> its parts
+
+    def owner_of(self, node: Node) -> Node:
+        return self._owner.get(node, node)
+
+    def views_of(self, owner: Node) -> list[Node]:
+        return self._views.get(owner, [])
+
+    def resolve(self, node: Node) -> Node:
+        """The node to use in place of one whose memory may have been written to."""
+        return node if node in self.parts else self.present.get(self.owner_of(node), node)
+
+    def add_identity(self, node: Node, source: Node) -> None:
+        self._owner[node] = self.owner_of(source)
+        if source in self.parts:
+            self.add_part(node, source)
+
+    def add_part(self, node: Node, source: Node) -> None:
+        owner = self._owner[node] = self.owner_of(source)
+        self._views.setdefault(owner, []).append(node)
+        self.parts.add(node)
+
+    def write(self, owner: Node, node: Node, new: Node) -> None:
+        """`node` wrote to the owner's memory; `new` computes what it holds then."""
+        self.present[owner] = new
+        self._owner[new] = self._owner[node] = owner
+        self._views.pop(owner, None)
+
+
+def rewrite_simple(graph: torch.fx.Graph) -> dict[Node, Node] | None:
+    """Replaces in-place ops on whole tensors.
+
+    Returns {placeholder: node with its final value}, or None if there are other in-place ops.
+    """
     order = {node: i for i, node in enumerate(graph.nodes)}
     last_use = {n: max((order[u] for u in n.users), default=-1) for n in graph.nodes}
-    base = {}  # node -> node that owns its memory, for identities and for views
-    views = {}  # owner -> views of part of it, or under another shape
-    current = {}  # owner -> node holding its present value
-
-    def resolve(node):
-        owner = base.get(node, node)
-        return current.get(owner, node) if node not in view_set else node
-
-    view_set = set()
+    memory = _Memory()
     for node in list(graph.nodes):
         if node.op not in ("call_function", "output"):
             continue
-        if current:
-            node.args = torch.fx.map_arg(node.args, resolve)
-            node.kwargs = torch.fx.map_arg(node.kwargs, resolve)
+        if memory.present:
+            node.args = torch.fx.map_arg(node.args, memory.resolve)
+            node.kwargs = torch.fx.map_arg(node.kwargs, memory.resolve)
         if node.op == "output":
             break
-        if node.target is operator.getitem:
-            if node.args[0] in view_set:
-                _add_view(node, node.args[0], base, views, view_set)
-            continue
-        if is_mutable(node):
-            pure = _functional_of(node.target)
-            target = node.args[0]
-            # After a rewrite `resolve` has put the present value in place of the owner.
-            owner = next((o for o, c in current.items() if c is target), base.get(target, target))
-            if pure is None or target in view_set or not isinstance(target, torch.fx.Node):
+        op, source = in_place_op(node), node.args[0] if node.args else None
+        if not isinstance(source, Node):
+            if op is not None:
                 return None
-            if any(last_use[v] > order[node] for v in views.get(owner, ())):
+            continue
+        if node.target is operator.getitem:
+            if source in memory.parts:
+                memory.add_part(node, source)
+        elif op is not None:
+            pure = _functional_of(op)
+            # After a rewrite `resolve` has put the present value in place of the owner.
+            owners = (o for o, present in memory.present.items() if present is source)
+            owner = next(owners, memory.owner_of(source))
+            if pure is None or source in memory.parts:
+                return None
+            if any(last_use[v] > order[node] for v in memory.views_of(owner)):
                 return None
             with graph.inserting_before(node):
-                new = graph.call_function(pure, *_arguments_for(pure, node))
+                new = graph.call_function(pure, *_arguments_for(pure, op, node))
             new.meta = dict(node.meta)
             order[new], last_use[new] = order[node], last_use[node]
-            current[owner] = new
-            base[new] = base[node] = owner
-            views.pop(owner, None)
-        elif isinstance(node.target, torch._ops.OpOverload) and node.args:
+            memory.write(owner, node, new)
+        elif isinstance(node.target, torch._ops.OpOverload):
             if node.target.name() in _IDENTITY:
-                source = node.args[0]
-                base[node] = base.get(source, source)
-                if source in view_set:
-                    _add_view(node, source, base, views, view_set)
-            elif _is_view(node) and isinstance(node.args[0], torch.fx.Node):
-                _add_view(node, node.args[0], base, views, view_set)
+                memory.add_identity(node, source)
+            elif is_view(node.target):
+                memory.add_part(node, source)
     for node in reversed(list(graph.nodes)):
-        if is_mutable(node):
+        if in_place_op(node) is not None:
             graph.erase_node(node)
-    return {p: v for p, v in current.items() if p.op == "placeholder"}
+    return {p: v for p, v in memory.present.items() if p.op == "placeholder"}
 
 
-def _add_view(node, source, base, views, view_set):
-    owner = base.get(source, source)
-    base[node] = owner
-    views.setdefault(owner, []).append(node)
-    view_set.add(node)
-
-
-def make_pure(gm, fakes, decompositions):
+def make_pure(
+    gm: torch.fx.GraphModule,
+    fakes: Sequence[torch.Tensor],
+    decompositions: private.Decompositions,
+) -> tuple[torch.fx.GraphModule, dict[Node, Node]]:
     """(graph module without in-place ops, {placeholder: node with its final value})."""
-    if not any(is_mutable(n) for n in gm.graph.nodes):
+    if all(in_place_op(n) is None for n in gm.graph.nodes):
         return gm, {}
     untouched = torch.fx.Graph()
     untouched.output(untouched.graph_copy(gm.graph, {}))  # the rewrite may give up half-way
     written = rewrite_simple(gm.graph)
     if written is not None:
         return gm, written
-    again = torch.fx.GraphModule(gm, untouched)
+    untouched_gm = torch.fx.GraphModule(gm, untouched)
     run = torch.func.functionalize(
-        lambda *ts: torch.fx.Interpreter(again).run(*ts), remove="mutations"
+        lambda *ts: torch.fx.Interpreter(untouched_gm).run(*ts), remove="mutations"
     )
     with torch.no_grad():
         gm = private.trace(run, [t.detach() for t in fakes], decompositions)
     written = rewrite_simple(gm.graph)
     if written is None:
-        left = sorted({n.target.name() for n in gm.graph.nodes if is_mutable(n)})
+        left = sorted({op.name() for op in map(in_place_op, gm.graph.nodes) if op is not None})
         raise NotImplementedError(f"in-place operations that capture cannot make pure: {left}")
     return gm, written

@@ -1,20 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The state of a model: which tensors it has, which of them look at one memory, and the fakes that
-stand for them while the model is captured.
-
-A fake takes the place of a tensor within the tensor object itself. So it is found by every way that
-forward may take to it: a module, a list, a closure, a helper object.
-"""
+"""The state of a model: which tensors it has, which of them share memory, and a fake for each."""
 
 import contextlib
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NoReturn
 
 import torch
 
-from poptorch._weights import named_state
-
-from . import _torch_private as private
-from . import errors
+from poptorch.base.errors import Error
+from poptorch.capture import errors
+from poptorch.capture.casting import Casting
+from poptorch.weights.transfer import named_state
 
 _HALF = (torch.float16, torch.bfloat16)
 
@@ -24,28 +21,27 @@ class StateSlot:
     """One parameter or buffer, with all the names it is known by.
 
     Attributes:
-        tensor: the user's; inside of a Swap the fake that stands for it.
-        fake: the fake; inside of a Swap the user's values.
+        tensor: the user's; inside a Swap the fake that stands for it.
+        fake: the fake, once it is made; inside a Swap the user's values.
         owner: the slot that this one is a view of, if any: it has no state of its own then.
     """
 
-    names: list
+    names: list[str]
     tensor: torch.Tensor
     is_param: bool
-    fake: torch.Tensor = None
+    fake: torch.Tensor = field(init=False, repr=False)
     owner: "StateSlot | None" = None
 
     @property
-    def trainable(self):
+    def trainable(self) -> bool:
         return self.is_param and self.tensor.requires_grad
 
 
-def collect_state(model):
-    """StateSlots of a model, parameters before buffers, one per tensor however many names it
-    has."""
-    found = {}
+def collect_state(model: torch.nn.Module) -> list[StateSlot]:
+    """The state of a model: one slot per tensor however many names it has, parameters first."""
+    found: dict[int, StateSlot] = {}
     for name, tensor, is_param in named_state(model):
-        if isinstance(tensor, torch.nn.parameter.UninitializedTensorMixin):
+        if torch.nn.parameter.is_lazy(tensor):
             raise errors.make_error(
                 f"{name.rpartition('.')[0] or type(model).__name__} is a lazy module that has not "
                 "been initialised: call the model once on the CPU with example data first."
@@ -56,29 +52,31 @@ def collect_state(model):
     return sorted(found.values(), key=lambda s: not s.is_param)
 
 
-# One memory ---------------------------------------------------------------------------------------
+# Shared memory ------------------------------------------------------------------------------------
+
+_Place = tuple[tuple[int, ...], tuple[int, ...], int, torch.dtype]
 
 
-def storage_of(tensor):
+def storage_of(tensor: torch.Tensor) -> int | None:
     """What tells the memory of a tensor from that of others; None if it has none."""
     if tensor.layout != torch.strided or tensor.numel() == 0:
         return None
     return tensor.untyped_storage()._cdata
 
 
-def place_of(tensor):
-    """Where in its memory a tensor lies."""
-    return tuple(tensor.shape), tensor.stride(), tensor.storage_offset(), tensor.dtype
+def place_of(tensor: torch.Tensor) -> _Place:
+    """Which elements of its memory a tensor has: shape, strides, offset and type."""
+    return tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()), tensor.dtype
 
 
-def _extent(tensor):
-    """First and last byte."""
+def _extent(tensor: torch.Tensor) -> tuple[int, int]:
+    """The first byte of a tensor in its memory, and the one after its last."""
     reach = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True)) + 1
-    first = tensor.storage_offset() * tensor.element_size()
+    first = int(tensor.storage_offset()) * tensor.element_size()
     return first, first + reach * tensor.element_size()
 
 
-def overlap(a, b):
+def overlap(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Whether two tensors of one storage have an element in common."""
     (a0, a1), (b0, b1) = _extent(a), _extent(b)
     if a1 <= b0 or b1 <= a0:
@@ -90,8 +88,8 @@ def overlap(a, b):
     return bool(seen.as_strided(b.shape, b.stride(), b.storage_offset()).any())
 
 
-def _may_own(slot, group):
-    """Whether all of a group are views of one slot, as far as a program can say so."""
+def _may_own(slot: StateSlot, group: list[StateSlot]) -> bool:
+    """Whether a program can compute all of a group as views of one slot."""
     tensor = slot.tensor
     first, last = _extent(tensor)
     if not tensor.permute(_by_stride(tensor)).is_contiguous():
@@ -103,27 +101,28 @@ def _may_own(slot, group):
     return True
 
 
-def _groups(slots):
+def _groups(slots: list[StateSlot]) -> Iterator[list[StateSlot]]:
     """Slots that share elements, directly or through others."""
-    by_storage = {}
+    by_storage: dict[int, list[StateSlot]] = {}
     for slot in slots:
-        by_storage.setdefault(storage_of(slot.tensor), []).append(slot)
-    by_storage.pop(None, None)
+        storage = storage_of(slot.tensor)
+        if storage is not None:
+            by_storage.setdefault(storage, []).append(slot)
     for members in by_storage.values():
-        groups = []
+        groups: list[list[StateSlot]] = []
         for slot in members if len(members) > 1 else ():
             near = [g for g in groups if any(overlap(slot.tensor, s.tensor) for s in g)]
             groups = [g for g in groups if g not in near] + [[slot, *(s for g in near for s in g)]]
         yield from (sorted(g, key=slots.index) for g in groups if len(g) > 1)
 
 
-def find_owners(slots, training):
+def find_owners(slots: list[StateSlot], training: bool) -> list[list[StateSlot]]:
     """Gives each slot that is a view of another its owner.
 
-    Returns groups of slots that share memory in another way: copies of theirs are as good only as
-    long as the program writes none of them.
+    Returns groups of slots that share memory in another way. The program has copies of these, so it
+    may not write to them.
     """
-    apart = []
+    shared: list[list[StateSlot]] = []
     for group in _groups(slots):
         trained = [s for s in group if s.trainable and training]
         if len(trained) > 1:
@@ -137,14 +136,14 @@ def find_owners(slots, training):
         if owner is None:
             if trained:
                 refuse_shared(group)
-            apart.append(group)
+            shared.append(group)
             continue
         for slot in group:
             slot.owner = None if slot is owner else owner
-    return apart
+    return shared
 
 
-def refuse_shared(group):
+def refuse_shared(group: Sequence[StateSlot]) -> NoReturn:
     """Raises because the program writes to memory that several states share."""
     raise _refusal(
         group,
@@ -153,7 +152,7 @@ def refuse_shared(group):
     )
 
 
-def _refusal(group, why):
+def _refusal(group: Sequence[StateSlot], why: str) -> Error:
     names = " and ".join(s.names[0] for s in group)
     return errors.make_error(f"{names} {why}.")
 
@@ -161,12 +160,12 @@ def _refusal(group, why):
 # Fakes --------------------------------------------------------------------------------------------
 
 
-def _is_half_statistic(slot):
+def _is_half_statistic(slot: StateSlot) -> bool:
     statistic = slot.names[0].rpartition(".")[2] in ("running_mean", "running_var")
     return not slot.is_param and statistic and slot.tensor.dtype in _HALF
 
 
-def fake_state(slot, casting):
+def fake_state(slot: StateSlot, casting: Casting | None) -> torch.Tensor:
     """A fake tensor like that of a slot, with its attributes and hooks."""
     tensor = slot.tensor
     dtype = tensor.dtype
@@ -175,20 +174,23 @@ def fake_state(slot, casting):
     return _like(slot, torch.empty_strided(tensor.shape, tensor.stride(), dtype=dtype))
 
 
-def fake_view(slot):
+def fake_view(slot: StateSlot) -> torch.Tensor:
     """A fake of a slot that is a view of another, whose fake is part of the graph already."""
     tensor, owner = slot.tensor, slot.owner
+    assert owner is not None
     view = owner.fake.detach()
     if place_of(tensor) != place_of(owner.tensor):
-        offset = tensor.storage_offset() - owner.tensor.storage_offset()
+        offset = int(tensor.storage_offset() - owner.tensor.storage_offset())
         part = _part(view, tensor, offset)
         view = view.as_strided(tensor.shape, tensor.stride(), offset) if part is None else part
     return _like(slot, view)
 
 
-def _part(memory, like, offset):
-    """The part of a dense tensor that lies in its memory as `like` does, from `offset` on, made of
-    views through which it may also be written. None if there are none."""
+def _part(memory: torch.Tensor, like: torch.Tensor, offset: int) -> torch.Tensor | None:
+    """The part of a dense tensor with the shape and strides of `like`, from `offset` on.
+
+    It is a chain of views, which can be written to; None if there is no such chain.
+    """
     in_memory = memory.permute(_by_stride(memory)).reshape(-1)
     order = _by_stride(like)
     for dim in order:
@@ -207,12 +209,14 @@ def _part(memory, like, offset):
     return found.permute([order.index(dim) for dim in range(like.dim())])
 
 
-def _by_stride(tensor):
+def _by_stride(tensor: torch.Tensor) -> list[int]:
     """Dimensions in the order of memory."""
-    return sorted(range(tensor.dim()), key=lambda d: -tensor.stride(d))
+    strides = tensor.stride()
+    return sorted(range(tensor.dim()), key=lambda d: -strides[d])
 
 
-def _like(slot, fake):
+def _like(slot: StateSlot, fake: torch.Tensor) -> torch.Tensor:
+    """`fake` with the kind, attributes and gradient flag of a slot's tensor."""
     tensor = slot.tensor
     if slot.is_param:
         fake = torch.nn.Parameter(fake, requires_grad=tensor.requires_grad)
@@ -222,123 +226,3 @@ def _like(slot, fake):
         with contextlib.suppress(Exception):
             setattr(fake, key, value)
     return fake
-
-
-# Swap ---------------------------------------------------------------------------------------------
-
-
-def _made_by_hooks(module):
-    """Attributes that a weight norm, a spectral norm or a pruning makes anew in every call."""
-    hooks = module._forward_pre_hooks.values()
-    return {getattr(h, "name", getattr(h, "_tensor_name", None)) for h in hooks}
-
-
-def _version(tensor):
-    """How often it was changed in place; tensors made in inference mode do not know."""
-    return 0 if tensor.is_inference() else tensor._version
-
-
-def _replace(tensors, wanted):
-    """Makes a module's dict of tensors equal to another; those of scripted modules can't be
-    cleared."""
-    for name in [n for n in tensors.keys() if n not in wanted]:  # noqa: SIM118
-        del tensors[name]
-    for name, tensor in wanted.items():
-        tensors[name] = tensor
-
-
-class Swap:
-    """Fakes in the place of a model's state, and everything back afterwards."""
-
-    def __init__(self, model, slots):
-        self.model = model
-        self.slots = slots
-        self.names = {id(s.tensor): s.names[0] for s in slots}
-        self.saved = []
-        self.plain = []  # (name, module, attribute, tensor, version) of tensors that are no state
-
-    def __enter__(self):
-        for prefix, module in self.model.named_modules():
-            attributes = dict(module.__dict__)
-            made = _made_by_hooks(module)
-            for key, value in attributes.items():
-                state = id(value) in self.names or key in made
-                if isinstance(value, torch.Tensor) and not state:
-                    name = f"{prefix}.{key}" if prefix else key
-                    self.plain.append((name, module, key, value, _version(value)))
-            kinds = (("Parameter", module._parameters), ("Buffer", module._buffers))
-            self.saved.append((module, attributes, [(k, d, dict(d)) for k, d in kinds]))
-        self._exchange()
-        self._put([(d, before) for _, _, kinds in self.saved for _, d, before in kinds])
-        return self
-
-    def _exchange(self):
-        for slot in self.slots:
-            private.exchange(slot.tensor, slot.fake)
-
-    @staticmethod
-    def _put(dicts):
-        """Scripted modules refer to what is in a tensor object, not to the object."""
-        for tensors, wanted in dicts:
-            _replace(tensors, wanted)
-
-    @contextlib.contextmanager
-    def undone(self):
-        """The model has its own tensors again."""
-        now = [(d, dict(d), before) for _, _, kinds in self.saved for _, d, before in kinds]
-        self._exchange()
-        self._put([(d, before) for d, _, before in now])
-        try:
-            yield
-        finally:
-            self._exchange()
-            self._put([(d, faked) for d, faked, _ in now])
-
-    def fake_of(self, tensor):
-        """What stays a fake when the swap ends, of a tensor that forward has."""
-        slot = next((s for s in self.slots if s.tensor is tensor), None)
-        return tensor if slot is None else slot.fake
-
-    def problems(self):
-        """Messages about parameters and buffers that forward replaced or removed."""
-        found = []
-        for module, _, kinds in self.saved:
-            if isinstance(module, torch.nn.modules.batchnorm._NormBase):
-                continue
-            for kind, tensors, before in kinds:
-                for name, tensor in before.items():
-                    if tensor is None:
-                        continue
-                    full = self.names[id(tensor)]
-                    if name not in tensors:
-                        what = "removed from"
-                    elif tensors[name] is not tensor:
-                        what = "reassigned within"
-                    else:
-                        continue
-                    found.append(
-                        f"{kind} {full} is {what} the model when calling the forward method"
-                    )
-        return found
-
-    def frozen(self):
-        """Names of tensors that forward changes although they are constants of the program."""
-        return [
-            name
-            for name, module, key, tensor, version in self.plain
-            if module.__dict__.get(key) is not tensor or _version(tensor) != version
-        ]
-
-    def __exit__(self, *_exc):
-        self._exchange()
-        for module, attributes, kinds in self.saved:
-            for _, tensors, before in kinds:
-                _replace(tensors, before)
-            # Fake tensors kept on the module (caches, weights made by hooks) would outlive the
-            # capture.
-            for key, value in list(module.__dict__.items()):
-                if isinstance(value, private.FakeTensor):
-                    if key in attributes:
-                        module.__dict__[key] = attributes[key]
-                    else:
-                        del module.__dict__[key]

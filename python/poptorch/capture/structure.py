@@ -4,18 +4,31 @@
 import copy
 import dataclasses
 from collections import UserDict, deque
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
 
 import torch
 
 _NUMBERED = (list, tuple, deque)
-# type -> parser with yieldTensors(struct) and reconstruct(original, iterator); filled by
-# registerCustomArgParser.
-custom_parsers = {}
+#: The path of a tensor inside a structure, as messages call it, and the tensor.
+Leaf = tuple[str, torch.Tensor]
 
 
-def parser_for(value):
+class Parser(Protocol):
+    """How the tensors of a type of the user's are found and put back."""
+
+    def yieldTensors(self, struct: Any) -> Iterator[torch.Tensor]: ...  # noqa: N802
+
+    def reconstruct(
+        self, original_structure: Any, tensor_iterator: Iterator[torch.Tensor]
+    ) -> Any: ...
+
+
+#: Filled by registerCustomArgParser.
+custom_parsers: dict[type, Parser] = {}
+
+
+def parser_for(value: Any) -> Parser | None:
     """The custom parser for a value, by exact type first, then by isinstance, or None."""
     if not custom_parsers:
         return None
@@ -25,7 +38,7 @@ def parser_for(value):
     return next((p for t, p in custom_parsers.items() if isinstance(value, t)), None)
 
 
-def is_namedtuple(value):
+def is_namedtuple(value: Any) -> bool:
     """Whether a value is an instance of a named tuple class."""
     return isinstance(value, tuple) and hasattr(value, "_fields")
 
@@ -64,6 +77,7 @@ def _holds_tensor(value: Any, seen: set[int]) -> bool:
     if id(value) in seen:  # refers to itself
         return False
     seen.add(id(value))
+    items: Iterable[Any]
     if isinstance(value, _NUMBERED):
         items = value
     elif isinstance(value, Mapping):
@@ -75,8 +89,8 @@ def _holds_tensor(value: Any, seen: set[int]) -> bool:
     return any(_holds_tensor(item, seen) for item in items)
 
 
-def tensors_of(value, path="", out=None):
-    """List of (path, tensor) for all tensors inside a structure, in a fixed order."""
+def tensors_of(value: Any, path: str = "", out: list[Leaf] | None = None) -> list[Leaf]:
+    """All tensors inside a structure, in a fixed order, appended to `out` if it is given."""
     out = [] if out is None else out
     if isinstance(value, torch.Tensor):
         out.append((path, value))
@@ -86,7 +100,7 @@ def tensors_of(value, path="", out=None):
         for i, leaf in enumerate(parser.yieldTensors(value)):
             out.append((f"{path}[{i}]", leaf))
     elif is_namedtuple(value):
-        for field, item in zip(value._fields, value, strict=False):
+        for field, item in zip(value._fields, value, strict=True):
             tensors_of(item, f"{path}.{field}", out)
     elif isinstance(value, _NUMBERED):
         for i, item in enumerate(value):
@@ -100,7 +114,7 @@ def tensors_of(value, path="", out=None):
     return out
 
 
-def rebuild(value, leaves):
+def rebuild(value: Any, leaves: Iterator[Any]) -> Any:
     """The same structure with its tensors replaced, in order, by those of the iterator `leaves`."""
     if isinstance(value, torch.Tensor):
         return next(leaves)
@@ -126,20 +140,21 @@ def rebuild(value, leaves):
 
 def _mapping_like(value: Mapping[Any, Any], items: dict[Any, Any]) -> Any:
     """A mapping of the type of ``value`` with other items."""
-    if type(value) is dict:
+    kind: Any = type(value)
+    if kind is dict:
         return items
     if isinstance(value, UserDict):
         result = copy.copy(value)
         result.data = items
         return result
     if hasattr(value, "default_factory"):
-        return type(value)(value.default_factory, items)
-    return type(value)(items)
+        return kind(value.default_factory, items)
+    return kind(items)
 
 
-def argument_leaves(args, kwargs):
-    """(path, tensor) of every tensor of a call, positional arguments first."""
-    out = []
+def argument_leaves(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Leaf]:
+    """Every tensor of a call, positional arguments first."""
+    out: list[Leaf] = []
     for i, value in enumerate(args):
         tensors_of(value, f"args[{i}]", out)
     tensors_of(dict(kwargs), "", out)

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+# Made by tools/dev/write_stub.py
+"""The compiler and runtime of Tessera."""
+
+from collections.abc import Callable, Sequence
+
+
+class Error(RuntimeError):
+    pass
+
+class RecoverableError(Error):
+    pass
+
+class UnrecoverableError(Error):
+    pass
+
+class CustomOp:
+    """An op of a user's library."""
+
+    @property
+    def domain(self) -> str: ...
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def version(self) -> int: ...
+
+    @property
+    def library(self) -> str:
+        """The file."""
+
+    @property
+    def composes(self) -> bool:
+        """Whether it is a composition."""
+
+    @property
+    def has_gradients(self) -> bool: ...
+
+def custom_ops() -> list[CustomOp]:
+    """The ops of the libraries that are loaded."""
+
+def custom_refused() -> list[str]:
+    """Ops that are not used, and why."""
+
+def custom_setup(domain: str, name: str, version: int, inputs: Sequence[tuple[str, Sequence[int]]], attributes: object) -> list[tuple[str, list[int]]]:
+    """(dtype, shape) of the results of a call."""
+
+def custom_compose(domain: str, name: str, version: int, inputs: Sequence[tuple[str, Sequence[int]]], attributes: object) -> tuple:
+    """
+    The nodes (op, arguments, results, types, line, column) and the outputs of a composition.
+    """
+
+def custom_gradients(domain: str, name: str, version: int, inputs: Sequence[tuple[str, Sequence[int]]], attributes: object) -> list:
+    """
+    The gradient ops (domain, name, version, attributes, inputs, outputs) of a call.
+    """
+
+def dtypes() -> list[tuple[str, bool]]:
+    """Names of the element types, and whether kernels compute with them."""
+
+class Row:
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def kind(self) -> str: ...
+
+    @property
+    def arity(self) -> int: ...
+
+    @property
+    def rule(self) -> str: ...
+
+    @property
+    def signature(self) -> str: ...
+
+    @property
+    def facts(self) -> list[str]: ...
+
+def rows() -> list[Row]:
+    """The ops that run natively."""
+
+def host_is_faster(op: str, shape: Sequence[int], results: int) -> bool:
+    """
+    Whether torch is faster than the op's kernel on an operand of this shape.
+    """
+
+def narrow(wide: int, narrowed: int, count: int, integers: bool) -> bool:
+    """Whether all values of 64 bits fit into 32 bits."""
+
+class State:
+    """A state of a program."""
+
+    @property
+    def name(self) -> str:
+        """That users see."""
+
+    @property
+    def dtype(self) -> str: ...
+
+    @property
+    def shape(self) -> list[int]:
+        """On the host."""
+
+    @property
+    def kind(self) -> str:
+        """What it is for, such as param, optimizer or random."""
+
+    @property
+    def what(self) -> str:
+        """Its name without that of its owner, such as momentum."""
+
+    @property
+    def param(self) -> object:
+        """The parameter it belongs to, or None."""
+
+    @property
+    def group(self) -> object:
+        """The parameter group it belongs to, or None."""
+
+class Program:
+    @property
+    def inputs(self) -> list[tuple[str, str, list[int]]]: ...
+
+    @property
+    def outputs(self) -> list[tuple[str, str, list[int]]]: ...
+
+    @property
+    def states(self) -> list[State]: ...
+
+    def write_state(self, name: str, address: int, bytes: int) -> None: ...
+
+    def read_state(self, name: str, address: int, bytes: int) -> None: ...
+
+    def host_calls(self) -> list: ...
+
+    def set_host_call(self, index: int, function: Callable) -> None: ...
+
+    def interrupt(self) -> None: ...
+
+    def set_profiling(self, on: bool) -> None: ...
+
+    @property
+    def tensor_names(self) -> list[str]: ...
+
+    @property
+    def settings(self) -> list[str]:
+        """Names of the options that the core has read."""
+
+    @property
+    def last_run_seconds(self) -> float: ...
+
+    @property
+    def times(self) -> list[tuple[float, float, float, float]]: ...
+
+    def summary(self) -> str: ...
+
+    def run(self, inputs: Sequence[int], outputs: Sequence[int]) -> None: ...
+
+def compile(text: str, options: object | None, constants: dict, progress: object | None = None) -> Program: ...

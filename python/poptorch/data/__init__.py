@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `poptorch.DataLoader` is made of: worker processes and their shared memory."""

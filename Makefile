@@ -9,18 +9,19 @@ VENV := .venv
 PYTHON := $(VENV)/bin/python
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 JOBS ?= $(shell nproc)
-CXX_FILES = $(shell find core tools tests bindings bench \( -name '*.cpp' -o -name '*.h' \) -type f | sort)
+CXX_FILES = $(shell find core custom include tools tests bindings bench \( -name '*.cpp' -o -name '*.h' -o -name '*.hpp' \) -type f | sort)
 say = @echo "==> $(1)"
 
 .PHONY: help setup build build-asan demo test check test-cpp test-asan test-tsan test-python \
-  conformance fuzz bench bench-kernels wheel format clean
+  conformance fuzz bless bench bench-kernels wheel format clean
 
 help:
 	@echo "make setup    Debian packages and $(VENV)"
 	@echo "make demo     Fashion-MNIST on a virtual IPU, beside eager PyTorch"
-	@echo "make test     format, layers, C++ tests (plain and sanitized), Python tests"
+	@echo "make test     format, types, layers, C++ tests (plain and sanitized), Python tests"
 	@echo "make conformance   every operator sample of PyTorch, and docs/op-coverage.md"
 	@echo "make fuzz     100,000 damaged programs through the sanitized compiler; SEED=n, COUNT=n"
+	@echo "make bless    rewrite the expected texts of core/*/*.tir from what the compiler does now"
 	@echo "make bench    speed and memory against eager and torch.compile"
 	@echo "make bench-kernels   each op alone against eager; FILTER=regex picks some"
 	@echo "make format   rewrite sources in the project's format"
@@ -68,8 +69,9 @@ check: setup
 	$(call say,Format and lint: ruff)
 	@ruff format --check .
 	@ruff check .
-	$(call say,Source lists and layers)
-	@$(PYTHON) tools/dev/check_sources.py
+	$(call say,Types: mypy)
+	@$(PYTHON) tools/dev/check_types.py
+	$(call say,Layers)
 	@$(PYTHON) tools/dev/check_layers.py
 
 test-cpp: build
@@ -102,7 +104,11 @@ fuzz: build-asan
 	$(call say,$(COUNT) damaged programs)
 	@mkdir -p build/fuzz
 	@seq 0 $$(($(JOBS) - 1)) | xargs -P $(JOBS) -I{} sh -c 'build/asan/tests/tessera_fuzz --seed=$$(($(SEED) + {})) \
-	  --count=$$((($(COUNT) + $(JOBS) - 1) / $(JOBS))) --out=build/fuzz tests/passes tests/fuzz/programs'
+	  --count=$$((($(COUNT) + $(JOBS) - 1) / $(JOBS))) --out=build/fuzz core tests/fuzz/programs'
+
+bless: build
+	$(call say,Expected texts of the text cases)
+	@build/release/tools/tessera-opt --bless core/passes core/plan
 
 bench: build
 	$(call say,Benchmarks)
@@ -123,7 +129,6 @@ format: setup
 	@clang-format -i $(CXX_FILES)
 	@ruff format .
 	@ruff check --fix .
-	@$(PYTHON) tools/dev/check_sources.py --fix
 
 clean:
-	rm -rf build dist python/poptorch/_core*.so
+	rm -rf build dist python/poptorch/_core*.so python/poptorch/lib

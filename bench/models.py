@@ -3,6 +3,8 @@
 are plain PyTorch; transformers come from Hugging Face configurations with random weights and their
 usual dropout, as users train them."""
 
+import itertools
+
 import torch
 from torch import nn
 
@@ -152,7 +154,7 @@ class UNet(nn.Module):
 
     def __init__(self, channels=3, classes=2, widths=(64, 128, 256, 512, 1024), upsample=None):
         super().__init__()
-        steps = list(zip(widths, widths[1:], strict=False))
+        steps = list(itertools.pairwise(widths))
         self.down = nn.ModuleList(_double(a, b) for a, b in [(channels, widths[0]), *steps])
         self.pool = nn.MaxPool2d(2)
         self.up = nn.ModuleList(_grow(b, a, upsample) for a, b in reversed(steps))

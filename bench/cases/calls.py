@@ -2,8 +2,6 @@
 """What a call costs besides its work: a model of one addition of 8 elements; and what replicas cost
 besides the first one."""
 
-import json
-
 import torch
 from torch import nn
 
@@ -87,13 +85,67 @@ def iteration_training(ctx):
     return {OURS: (times[1] - times[0]) / ITERATIONS * MICRO}
 
 
+HOST_CALLS = 100
+
+
+class OnHost(nn.Module):
+    """So many ops that torch runs on the host, with a native one before each."""
+
+    def __init__(self, count, op):
+        super().__init__()
+        self.count, self.op = count, op
+
+    def forward(self, x):
+        for _ in range(self.count):
+            x = self.op(x + 1)
+        return x
+
+
+def host_call_costs(op):
+    """Microseconds of one more host call (and native op) in a program, less those of the op."""
+    x = torch.zeros(8)
+    programs = [executor_of(False, model=OnHost(n, op)) for n in (1, 1 + HOST_CALLS)]
+
+    def alone():
+        for _ in range(HOST_CALLS):
+            op(x)
+
+    steps = [*(lambda run=run: run(x) for run in programs), alone]
+    figures = [float("inf")] * len(steps)
+    with torch.no_grad():
+        for _ in range(ROUNDS):
+            for i, step in enumerate(steps):
+                step()
+                figures[i] = min(figures[i], timed(step, 5))
+    one, many, eager = figures
+    return (many - one - eager) / HOST_CALLS * MICRO
+
+
+@figure("a host call beyond its op", "us", at_most=15)
+def host_call(ctx):
+    if OURS not in ctx.peers:
+        return {}
+    return {
+        OURS: host_call_costs(lambda x: torch.fake_quantize_per_tensor_affine(x, 0.1, 0, -8, 7))
+    }
+
+
+@figure("a poptorch.CPU op beyond its function", "us", at_most=15)
+def cpu_op(ctx):
+    if OURS not in ctx.peers:
+        return {}
+    import poptorch
+
+    return {OURS: host_call_costs(poptorch.CPU(torch.clone, "clone"))}
+
+
 def memory_of(replicas):
     """Bytes of states and of everything else, for an MLP."""
     torch.manual_seed(0)
     model = WithLoss(nn.Sequential(nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10)))
     executor = executor_of(True, 1, replicas, model.train(), SGD(model.parameters()))
     executor(torch.randn(64 * replicas, 512), torch.randint(0, 10, (64 * replicas,)))
-    report = json.loads(executor._executable.program.summary())
+    report = executor.getProgramSummary()
     work = report["arena_bytes"] + report["scratch_bytes"] + report["output_bytes"] * replicas
     return report["state_bytes"], work
 
@@ -106,4 +158,11 @@ def replica_memory(ctx):
     return {OURS: sum(eight) / (states + 8 * work)}
 
 
-CASES = [call_inference, call_training, iteration_training, replica_memory]
+CASES = [
+    call_inference,
+    call_training,
+    iteration_training,
+    host_call,
+    cpu_op,
+    replica_memory,
+]

@@ -7,8 +7,6 @@ the gradients of the step before already freed. Ours: the arena of the compiled 
 memory of its kernels and the tensors that a call returns; all fixed when the program is made.
 """
 
-import json
-
 import torch
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
@@ -55,8 +53,7 @@ def peak_of(recorded):
 def our_peak(model, data):
     executor = training_executor(model, SGD(model.parameters()))
     executor(*data)
-    # No public method tells this: PopTorch has none.
-    report = json.loads(executor._executable.program.summary())
+    report = executor.getProgramSummary()
     return report["arena_bytes"] + report["scratch_bytes"] + report["output_bytes"]
 
 

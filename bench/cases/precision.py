@@ -5,7 +5,6 @@ float32. CPU time of one thread, because
 ratios of one program to another are wanted and not the machine's load."""
 
 import copy
-import json
 import time
 
 import poptorch
@@ -90,7 +89,7 @@ def encoder_half_time(ctx):
 def memory_ratio(made):
     sizes = []
     for executor, _ in made:
-        report = json.loads(executor._executable.program.summary())
+        report = executor.getProgramSummary()
         keys = ("arena_bytes", "state_bytes", "scratch_bytes", "output_bytes")
         sizes.append(sum(report[k] for k in keys))
     return {OURS: sizes[1] / sizes[0]}

@@ -294,6 +294,19 @@ def test_prints_on_many_ipus(opts, capfd, many):
     assert sorted(titles) == ["first"] * 4 + ["first_gradient"] * 4 + ["last"] * 4
 
 
+def test_a_print_is_one_write(opts, monkeypatch):
+    """Stages print from several threads: a line in two writes could be cut by another one."""
+    written = []
+
+    class Stream:
+        write, flush = written.append, staticmethod(lambda: None)
+
+    monkeypatch.setattr("sys.stderr", Stream)
+    show = Apply(lambda w, x: poptorch.ipu_print_tensor(x, "x") * w)
+    poptorch.inferenceModel(show, opts)(torch.ones(1))
+    assert written == ["x: (1.)\n"]
+
+
 def test_forms_of_printed_tensors():
     show = poptorch.ops.ipu_print_tensor.__globals__["format_tensor"]
     x = torch.tensor([[1.0, 2.5], [-3.0, 1e-3]])

@@ -17,7 +17,8 @@ bool pure_pointwise(const Graph& body) {
 
 }  // namespace
 
-bool fuse_epilogue(Graph& g, const PassContext&) {
+bool fuse_epilogue(Graph& g, const PassContext& ctx) {
+  if (ctx.unfused) return false;
   std::vector<int32_t> uses = use_counts(g), made_by = producers(g);
   std::vector<bool> gone(g.nodes.size(), false);
   bool changed = false;

@@ -58,7 +58,6 @@ class Compiler {
     runner_.disabled = split_commas(env::disable_passes());
     for (const std::string& name : runner_.disabled)
       user_check(find_pass(name), "TESSERA_DISABLE_PASSES: there is no pass {}", name);
-    if (ctx_.unfused) runner_.disabled.push_back("fuse-epilogue");
     runner_.dump = [this](const std::string& name, const Graph& g) {
       dumper_.write("after_" + name, g);
     };

@@ -17,11 +17,8 @@ bool pure_pointwise(const Graph& body) {
 
 }  // namespace
 
-constexpr Setting<bool> kFuseEpilogues{"fuse_epilogues", true};
-
 bool fuse_epilogue(Graph& g, const PassContext& ctx) {
-  const bool wanted = ctx.settings.get(kFuseEpilogues);
-  if (ctx.unfused || !wanted) return false;
+  if (ctx.unfused) return false;
   std::vector<int32_t> uses = use_counts(g), made_by = producers(g);
   std::vector<bool> gone(g.nodes.size(), false);
   bool changed = false;

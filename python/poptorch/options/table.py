@@ -69,17 +69,6 @@ OPTIONS: tuple[Option, ...] = (
     # General -------------------------------------------------------------------------------------
     Option(
         "Options",
-        "fuse_epilogues",
-        P,
-        "Whether work on the result of a matrix product runs while that is in the cache.",
-        default=True,
-        setter="fuseEpilogues",
-        argument="enabled",
-        check=bool_named("fuseEpilogues"),
-        core="fuse_epilogues",
-    ),
-    Option(
-        "Options",
         "replication_factor",
         P,
         "Number of copies of the model in this process.",

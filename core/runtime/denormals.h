@@ -14,15 +14,20 @@ class FlushDenormals {
  public:
 #if defined(__x86_64__)
   FlushDenormals() : before_(_mm_getcsr()) {
-    _mm_setcsr(before_ | 0x8040);
+    if (!already()) _mm_setcsr(before_ | kFlush);
   }
   ~FlushDenormals() {
-    _mm_setcsr(before_);
+    if (!already()) _mm_setcsr(before_);
   }
   FlushDenormals(const FlushDenormals&) = delete;
   FlushDenormals& operator=(const FlushDenormals&) = delete;
 
  private:
+  static constexpr unsigned kFlush = 0x8040;
+  // Writing the register costs more than a small step; a run inside of a run leaves it alone.
+  bool already() const {
+    return (before_ & kFlush) == kFlush;
+  }
   unsigned before_;
 #endif
 };

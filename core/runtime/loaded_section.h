@@ -30,7 +30,7 @@ struct LoadedStep {
   bool barrier_before = false;
   bool check_before = false;  // with the barrier: whether to go on
   bool poll_before = false;   // with the check: whether the caller wants to
-  bool single = false;        // run by one thread
+  bool single = false;        // Kernel::single_thread
   std::string_view where;     // the user's line
   mutable double best_us = -1;
 };

@@ -113,7 +113,7 @@ void TeamRun::run_stretch(const LoadedSection& loaded, const Stretch& stretch, i
     solo.threads = 1;
     auto run_step = [&](const LoadedStep& s) {
       team.where = solo.where = s.where;
-      if (!s.kernel->single_thread())
+      if (!s.single)
         s.kernel->run(team);
       else if (thread == 0)
         s.kernel->run(solo);

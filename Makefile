@@ -115,6 +115,10 @@ bench: build
 	@$(PYTHON) bench/run.py
 	$(call say,Data loader)
 	@$(PYTHON) -m bench.loader
+	$(call say,CTC beam search against the search of the textbook)
+	@mkdir -p build/bench
+	@g++ -std=c++20 -O3 -march=x86-64-v3 -fopenmp -Icore bench/kernels/beam_bench.cpp core/kernels/beam.cpp -o build/bench/beam
+	@build/bench/beam 200 16 100 100 1
 
 bench-kernels: build
 	$(call say,Kernels against eager)

@@ -28,7 +28,7 @@ def _(x: torch.Tensor, *rest: Any) -> torch.Tensor:
 
 def _print(x: torch.Tensor, title: str, *layout: Any) -> torch.Tensor:
     text = format_tensor(x, *layout)
-    # One write: stages and replicas print from several threads, print() writes the line's end by itself.
+    # One write: stages and replicas print from several threads, and print() makes two of a line.
     sys.stderr.write(f"{title}: {text}\n" if title else f"{text}\n")
     sys.stderr.flush()
     return x.clone(memory_format=torch.contiguous_format)

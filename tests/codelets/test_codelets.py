@@ -3,47 +3,27 @@
 
 import ctypes
 import functools
-import hashlib
-import os
 import pathlib
-import subprocess
-import tempfile
 
 import poptorch
 import pytest
 import torch
+from built_libraries import SDK, WARNINGS, compiler, kept
 
 HERE = pathlib.Path(__file__).resolve().parent
-ROOT = HERE.parents[1]
-CACHE = ROOT / "build/custom_ops"
 
 
 @functools.cache
 def load(name: str) -> None:
     """The library of one op, built as its Makefile would and kept as long as nothing changes."""
     source = HERE / f"{name}.cpp"
-    text = hashlib.sha256(source.read_bytes())
-    for header in sorted((ROOT / "include").rglob("*.h*")):
-        text.update(header.read_bytes())
-    library = CACHE / f"{name}-{text.hexdigest()[:20]}.so"
-    if not library.exists():
-        CACHE.mkdir(parents=True, exist_ok=True)
-        lib = pathlib.Path(poptorch.__file__).parent / "lib"
-        environment = {
-            **os.environ,
-            "CPATH": str(ROOT / "include/tessera/compat"),
-            "LIBRARY_PATH": str(lib),
-        }
-        with tempfile.TemporaryDirectory(dir=CACHE) as folder:
-            made = pathlib.Path(folder) / "x.so"
-            command = [os.environ.get("CXX", "g++"), "-std=c++14", "-fPIC", "-O0", "-shared"]
-            command += ["-Wall", "-Wextra", "-Werror", "-DONNX_NAMESPACE=onnx", str(source)]
-            command += ["-Wl,--no-undefined", "-lpopart", "-lpoplar", "-lpopops", "-o", str(made)]
-            done = subprocess.run(
-                command, env=environment, capture_output=True, text=True, check=False
-            )
-            assert done.returncode == 0, done.stderr[-3000:]
-            made.replace(library)
+    flags = ["-std=c++14", "-fPIC", "-O0", "-shared", *WARNINGS, "-DONNX_NAMESPACE=onnx"]
+    libraries = ["-Wl,--no-undefined", "-lpopart", "-lpoplar", "-lpopops", "-o"]
+
+    def make(library: pathlib.Path) -> None:
+        compiler([*flags, source, *libraries, library], **SDK)
+
+    library = kept(f"{name}-*.so", [source.read_bytes(), *flags, *libraries], make)
     ctypes.cdll.LoadLibrary(str(library))
 
 

@@ -1,59 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds the libraries of the tests, once for each content of their sources and our headers."""
+"""The library of most tests of our header, and calls of its ops."""
 
 import functools
-import hashlib
-import os
 import pathlib
 import shutil
-import subprocess
-import tempfile
 
 import poptorch
+from built_libraries import WARNINGS, compiler, kept
 
 TESTS = pathlib.Path(__file__).resolve().parent
-ROOT = TESTS.parents[1]
-CACHE = ROOT / "build/custom_ops"
-
-
-@functools.cache
-def _headers() -> bytes:
-    h = hashlib.sha256()
-    for file in sorted((ROOT / "include").rglob("*.h*")):
-        h.update(file.read_bytes())
-    return h.digest()
 
 
 def build(source, *flags: str) -> pathlib.Path:
     """The library of a source file, or of a text."""
     text = source.read_bytes() if isinstance(source, pathlib.Path) else source.encode()
-    key = hashlib.sha256(text + _headers() + " ".join(flags).encode()).hexdigest()[:20]
-    found = CACHE / f"lib{key}.so"
-    if found.exists():
-        return found
-    CACHE.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=CACHE) as folder:
-        file = pathlib.Path(folder) / "ops.cpp"
+    before = [*poptorch.custom_op_cflags(), *WARNINGS, "-O2", *flags]
+    after = [*poptorch.custom_op_ldflags(), "-Wl,--no-undefined", "-o"]
+
+    def make(library: pathlib.Path) -> None:
+        file = library.with_suffix(".cpp")
         file.write_bytes(text)
-        made = pathlib.Path(folder) / "ops.so"
-        warnings = ["-Wall", "-Wextra", "-Werror"]
-        subprocess.run(
-            [
-                os.environ.get("CXX", "g++"),
-                *poptorch.custom_op_cflags(),
-                *warnings,
-                "-O2",
-                *flags,
-                file,
-                *poptorch.custom_op_ldflags(),
-                "-Wl,--no-undefined",
-                "-o",
-                made,
-            ],
-            check=True,
-        )
-        made.replace(found)
-    return found
+        compiler([*before, file, *after, library])
+
+    return kept("lib*.so", [text, *before, *after], make)
 
 
 @functools.cache

@@ -4,68 +4,26 @@
 import concurrent.futures
 import ctypes
 import functools
-import hashlib
-import os
 import pathlib
-import subprocess
-import tempfile
 
 import poptorch
 import torch
+from built_libraries import ROOT, SDK, WARNINGS, compiler, kept
 
 HERE = pathlib.Path(__file__).resolve().parent
-ROOT = HERE.parents[1]
 EXAMPLE = ROOT / "examples/custom_op/popart"
-CACHE = ROOT / "build/custom_ops"
 LIBRARIES = ["popart", "poplar", "popops", "poputil", "poplin", "popnn", "poprand", "gcl"]
-#: The environment that an SDK's enable script would make: build lines have no -I and no -L.
-ENVIRONMENT = {
-    **os.environ,
-    "CPATH": f"{ROOT / 'include'}:{ROOT / 'include/tessera/compat'}",
-    "LIBRARY_PATH": str(pathlib.Path(poptorch.__file__).parent / "lib"),
-}
-FLAGS = ["-fPIC", "-DONNX_NAMESPACE=onnx", "-Wall", "-Wextra", "-Werror"]
-
-
-@functools.cache
-def _headers() -> bytes:
-    h = hashlib.sha256()
-    for file in sorted((ROOT / "include").rglob("*.h*")):
-        h.update(file.read_bytes())
-    return h.digest()
+FLAGS = ["-fPIC", "-DONNX_NAMESPACE=onnx", *WARNINGS]
 
 
 def compile_object(source: pathlib.Path, *flags: str) -> pathlib.Path:
     """The object file of a source, from the cache if nothing changed."""
-    text = " ".join(flags).encode() + source.read_bytes() + _headers()
-    found = CACHE / f"{source.stem}-{hashlib.sha256(text).hexdigest()[:20]}.o"
-    if not found.exists():
-        CACHE.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=CACHE) as folder:
-            made = pathlib.Path(folder) / "x.o"
-            run(["-c", str(source), *FLAGS, *flags, "-o", str(made)])
-            made.replace(found)
-    return found
+    command = [*FLAGS, *flags]
 
+    def make(made: pathlib.Path) -> None:
+        compiler(["-c", source, *command, "-o", made], **SDK)
 
-def run(arguments: list[str]) -> None:
-    """The compiler, in the environment of an SDK."""
-    command = [os.environ.get("CXX", "g++"), *arguments]
-    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-
-
-def link(objects: list[pathlib.Path], target: pathlib.Path) -> None:
-    run(
-        [
-            *map(str, objects),
-            "-shared",
-            "-Wl,--no-undefined",
-            *[f"-l{name}" for name in LIBRARIES],
-            "-o",
-            str(target),
-        ]
-    )
+    return kept(f"{source.stem}-*.o", [source.read_bytes(), *command], make)
 
 
 @functools.cache
@@ -79,13 +37,12 @@ def load() -> pathlib.Path:
                 lambda s: compile_object(s, standard.get(s.name, "-std=c++14"), "-O0"), sources
             )
         )
-    key = hashlib.sha256(" ".join(o.name for o in objects).encode()).hexdigest()[:20]
-    target = CACHE / f"popart-{key}.so"
-    if not target.exists():
-        with tempfile.TemporaryDirectory(dir=CACHE) as folder:
-            made = pathlib.Path(folder) / "x.so"
-            link(objects, made)
-            made.replace(target)
+    options = ["-shared", "-Wl,--no-undefined", *[f"-l{name}" for name in LIBRARIES], "-o"]
+
+    def make(made: pathlib.Path) -> None:
+        compiler([*objects, *options, made], **SDK)
+
+    target = kept("popart-*.so", [*(o.name for o in objects), *options], make)
     ctypes.cdll.LoadLibrary(str(target))
     return target
 

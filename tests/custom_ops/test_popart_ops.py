@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ops written against PopART's headers: what they compute, and their gradients."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import popart_support as support
 import poptorch
 import pytest
 import torch
+from built_libraries import SDK, compiler
 
 X = torch.tensor([[-2.0, -0.5, 0.0], [0.25, 1.0, 3.0]])
 G = torch.tensor([[1.0, 2.0, -3.0], [0.5, -1.0, 4.0]])
@@ -192,7 +194,7 @@ def test_the_larger_versions_are_not_taken():
 def test_the_example_builds_by_its_makefile_and_learns(tmp_path):
     for name in ("leaky_relu.cpp", "leaky_relu.py", "Makefile"):
         shutil.copy(support.EXAMPLE / name, tmp_path / name)
-    subprocess.run(["make", "-s"], cwd=tmp_path, env=support.ENVIRONMENT, check=True)
+    subprocess.run(["make", "-s"], cwd=tmp_path, env={**os.environ, **SDK}, check=True)
     done = subprocess.run(
         [sys.executable, "leaky_relu.py"], cwd=tmp_path, capture_output=True, text=True, check=False
     )
@@ -204,4 +206,4 @@ def test_what_is_not_there_is_named_by_the_compiler(tmp_path):
     source = tmp_path / "x.cpp"
     source.write_text("#include <gcl/Collectives.hpp>\nint x = gcl::allToAllCrossReplica(1);\n")
     with pytest.raises(AssertionError, match="allToAllCrossReplica is not supported"):
-        support.run(["-c", str(source), "-o", str(tmp_path / "x.o")])
+        compiler(["-c", source, "-o", tmp_path / "x.o"], **SDK)

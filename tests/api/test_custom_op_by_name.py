@@ -87,7 +87,7 @@ def test_a_shape_that_forward_knows(opts):
 
 REFUSED = {
     "unknown name": (named("Sofmax"), "No class for ai.onnx.Sofmax:11.*ai.onnx.Softmax"),
-    "libraries": (named("Cube", "com.acme", 1), "No class for com.acme.Cube:1.*Libraries loaded"),
+    "libraries": (named("Qbx", "a.b", 1), "No class for a.b.Qbx:1.*Libraries loaded"),
     "wrong domain": (named("Gelu", "ai.grapcore", 1), "ai.grapcore.Gelu:1.*ai.graphcore.Gelu"),
     "too old": (named("Where", version=6), "No class for ai.onnx.Where:6.*begins with version 9"),
     "count": (named("Relu", outputs=2), "gives 1 results, but 2 example outputs"),
@@ -115,6 +115,9 @@ REFUSED = {
     "infinite": (named("Elu", alpha=float("inf")), "inf is too high for a Popart float attribute"),
     "wide": (named("Op", "a", k=1 << 63), "does not fit into a 64-bit attribute"),
     "empty list": (named("Transpose", perm=[]), "attribute perm is an empty list"),
+    "zero byte": (named("Op", "a", names=["x\0y"]), "text of attribute 'names' has a zero byte"),
+    "no dict": (lambda x: poptorch.custom_op([x], "Relu", "", 6, [x], "alpha"),
+                "attributes must be a dict, not str"),
     "no list": (lambda x: poptorch.custom_op(x, "Relu", "", 6, [x]), "inputs must be a list"),
     "no name": (lambda x: poptorch.custom_op([x], 3, "", 6, [x]), "must be strings"),
     "no version": (lambda x: poptorch.custom_op([x], "Relu", "", "6", [x]), "an int, not"),

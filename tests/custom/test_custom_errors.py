@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a library of custom ops does wrong is an error that says where, and nothing is half done."""
 
+import subprocess
+import sys
+
 import poptorch
 import pytest
 import torch
-from custom_support import build, custom, load_door
+from custom_support import TESTS, build, copy_of, custom, load_door
 from function_model import Call
 
 
@@ -202,3 +205,37 @@ def test_files_that_are_no_libraries(tmp_path):
     text.write_text("not a library")
     with pytest.raises(poptorch.Error, match="Build it with the flags"):
         poptorch.load_custom_op_library(text)
+
+
+LOAD = """
+import sys, poptorch
+try:
+    poptorch.load_custom_op_library(sys.argv[1])
+except poptorch.Error as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("left", ["nothing", "header", "half", "most", "zeros"])
+def test_a_library_that_is_not_complete_is_an_error(left, tmp_path):
+    # In another process: the loader would end it.
+    whole = build(TESTS / "library/door.cpp").read_bytes()
+    count = {"nothing": 0, "header": 64, "half": len(whole) // 2, "most": len(whole) - 1}
+    file = tmp_path / "half.so"
+    begun = whole[: count.get(left, len(whole) // 2)]
+    file.write_bytes(begun.ljust(len(whole), b"\0") if left == "zeros" else begun)
+    done = subprocess.run([sys.executable, "-c", LOAD, file], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert str(file) in done.stdout and "Build it with the flags" in done.stdout
+    assert ("no shared library" if left == "nothing" else "not complete") in done.stdout
+
+
+def test_a_library_that_changed_since_it_was_loaded(tmp_path, caplog):
+    file = copy_of(load_door(), tmp_path)
+    poptorch.load_custom_op_library(file)
+    poptorch.load_custom_op_library(file)
+    assert "has changed" not in caplog.text
+    file.unlink()
+    file.write_bytes(load_door().read_bytes() + b"more")
+    poptorch.load_custom_op_library(file)
+    assert "has changed since this process loaded it" in caplog.text

@@ -147,6 +147,13 @@ def test_gradients_are_those_of_the_library():
     assert_pass_close(dw, 4 * x * w * x)
 
 
+def test_gradients_by_ops_that_popart_ships():
+    x, w = torch.randn(3, 4), torch.randn(3, 4)
+    found = gradients(lambda x, w: custom([x, w], "Lesser"), x, w)
+    for a, b in zip(found, eager_gradients(torch.sub, x, w), strict=True):
+        assert_pass_close(a, b)
+
+
 def test_a_composition_is_differentiated():
     values = [torch.randn(2, 5, 4) for _ in range(3)]
     attention = torch.nn.functional.scaled_dot_product_attention
@@ -285,7 +292,8 @@ def test_the_summary_names_the_library():
 
 def test_outside_a_model_results_are_zeros():
     x = torch.randn(3)
-    assert computed(x).equal(torch.zeros(3))
+    assert computed(x).equal(torch.zeros(3)) and not computed(x).requires_grad
+    assert computed(x.requires_grad_()).requires_grad  # as the example
 
 
 def test_a_library_loaded_twice_is_nothing_new(tmp_path):

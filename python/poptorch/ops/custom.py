@@ -39,12 +39,16 @@ def custom_op(
             "custom_op: name and domain must be strings and domain_version an int, not "
             f"{name!r}, {domain!r} and {domain_version!r}."
         )
+    if attributes is not None and not isinstance(attributes, Mapping):
+        raise createPoptorchError(
+            f"custom_op: attributes must be a dict, not {type(attributes).__name__}."
+        )
     given = {} if attributes is None else dict(attributes)
     _check_attributes(given)
     tensors = _tensors("inputs", inputs)
     examples = _tensors("example_outputs", example_outputs)
     if not running_on_ipu():
-        return [torch.zeros_like(example) for example in examples]
+        return [torch.zeros_like(e, requires_grad=e.requires_grad) for e in examples]
     from poptorch.capture.custom.lookup import find
 
     _check_ranges(given)
@@ -69,11 +73,13 @@ def _check_attributes(attributes: Mapping[Any, Any]) -> None:
         values = _listed(value)
         if not all(isinstance(v, (float, int, str)) for v in values):
             raise ValueError(
-                "Attribute values must be floats, ints, strings or lists of them, "
-                f"not {value!r} ({key})"
+                "Attribute values must be floats, ints, strings or a list/tuple of float, ints of "
+                f"strings. {key} is {value!r}."
             )
         if len({type(v) for v in values}) > 1:
-            raise ValueError(f"The types of the values of {key} must all be the same")
+            raise ValueError(
+                f"The types in a list/tuple attribute must all be the same. {key} is {value!r}."
+            )
         for text in (key, *(v for v in values if isinstance(v, str))):
             if not text.isascii():
                 raise ValueError(f"{text!r} contains non-ASCII characters")
@@ -83,6 +89,11 @@ def _check_ranges(attributes: Mapping[str, Any]) -> None:
     """What an op of PopART can be given: float32, int64, lists that show their type."""
     for key, value in attributes.items():
         values = _listed(value)
+        if any("\0" in text for text in (key, *(v for v in values if isinstance(v, str)))):
+            raise createPoptorchError(
+                f"custom_op: the text of attribute {key!r} has a zero byte, where it would end in "
+                "the op."
+            )
         if not values:
             raise createPoptorchError(
                 f"custom_op: attribute {key} is an empty list, which has no type. Leave it out."

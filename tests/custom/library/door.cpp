@@ -239,6 +239,21 @@ struct Identity {
 };
 TESSERA_REGISTER_OP(Identity, "test.door", "Identity", 1);
 
+// Its gradients are computed by ops that PopART ships.
+struct Lesser {
+  static void setup(Setup& s) { s.output(0, s.input(0)); }
+  static void compose(Compose& c) {
+    Builder b(c);
+    b.output(b.input(0) - b.input(1));
+  }
+  static void gradients(Gradients& g) {
+    g.op("ai.graphcore", "Nop").grad_out(0).gives(0);
+    g.op("ai.graphcore", "Scale").grad_out(0).gives(1).attribute("scale", -1.0);
+    g.op("ai.onnx", "Neg", 6).in(0).gives(-1);
+  }
+};
+TESSERA_REGISTER_OP(Lesser, "test.door", "Lesser", 1);
+
 struct NoGradient {
   static void setup(Setup& s) { s.output(0, s.input(0)); }
   static void compute(const Run& run) {

@@ -140,15 +140,20 @@ def _results(site: Site, inputs: Sequence[Tensor]) -> list[Tensor]:
 
 
 def _nested(
-    domain: str, name: str, version: int, inputs: list[Tensor], attributes: list[list[Any]]
+    domain: str,
+    name: str,
+    version: int,
+    inputs: list[Tensor],
+    attributes: list[list[Any]],
+    examples: Sequence[Tensor],
 ) -> list[Tensor]:
-    """A custom op in a composition or as a gradient op."""
+    """A custom op in a composition or as a gradient op; ops that PopART ships ask for examples."""
     op = registry.find(name, domain, version)
     if op is None:
         from poptorch.capture.custom import lookup
 
         found = lookup.find(name, domain, version)
-        return found(inputs, dict(attributes), [])
+        return found(inputs, dict(attributes), examples)
     return _call(Site(op, attributes), inputs)
 
 
@@ -179,7 +184,8 @@ class _WithGradients(torch.autograd.Function):
                 (inputs if kind == _IN else results if kind == _OUT else grads)[index]
                 for kind, index in sources
             ]
-            found = _nested(domain, name, version, given, attributes)
+            examples = [inputs[target] if target >= 0 else grads[0] for target in targets]
+            found = _nested(domain, name, version, given, attributes, examples)
             if len(found) < len(targets):
                 raise createPoptorchError(
                     f"The gradient op {domain}.{name} of {site.label()} has {len(found)} outputs, "

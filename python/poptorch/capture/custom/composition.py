@@ -13,8 +13,8 @@ from poptorch.capture.custom.rows import result_of
 
 #: (op, arguments, results, types, line, column), as the core reads a text.
 Node = tuple[str, list[Any], list[int], list[tuple[str, list[int]]], int, int]
-#: Runs a custom op: (domain, name, version, inputs, attributes).
-Custom = Callable[[str, str, int, list[Tensor], list[list[Any]]], list[Tensor]]
+#: Runs a custom op: (domain, name, version, inputs, attributes, examples of its results).
+Custom = Callable[[str, str, int, list[Tensor], list[list[Any]], Sequence[Tensor]], list[Tensor]]
 
 
 def evaluate(
@@ -35,7 +35,8 @@ def evaluate(
         stated = [(DTYPES[dtype], tuple(shape)) for dtype, shape in types]
         try:
             if op == "custom":
-                found = custom(*given)
+                examples = [torch.empty(shape, dtype=dtype) for dtype, shape in stated]
+                found = custom(*given, examples)
             else:
                 found = result_of(op, given, stated)
             _check(found, stated)

@@ -269,6 +269,16 @@ def test_compile_time_does_not_depend_on_the_count(opts):
     assert many < 2 * few + 0.1
 
 
+def test_training_more_turns_than_memory_can_hold_is_an_error_at_once(opts):
+    def run(w, x):
+        return poptorch.for_loop(1 << 62, lambda a: a * w.sum(), [x])
+
+    model = WithLoss(Function(run))
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(RuntimeError, match="overflow"):
+        poptorch.trainingModel(model, opts, sgd)(X)
+
+
 def test_count_may_be_an_integer_of_numpy(opts):
     numpy = pytest.importorskip("numpy")
     found = infer(lambda w, x: poptorch.for_loop(numpy.int64(3), torch.neg, [x]), X, opts=opts)
@@ -336,6 +346,7 @@ FLAG = torch.tensor([True])
         (lambda w, x: poptorch.for_loop(2.0, torch.neg, [x]), "count must be an int"),
         (lambda w, x: poptorch.for_loop(x.sum().int(), torch.neg, [x]), "count must be an int"),
         (lambda w, x: poptorch.for_loop(-1, torch.neg, [x]), "must not be negative"),
+        (lambda w, x: poptorch.for_loop(1 << 63, torch.neg, [x]), "must fit into 64 bits"),
         (lambda w, x: poptorch.for_loop(2, lambda a: a.half(), [x]), "is torch.float16"),
         (lambda w, x: poptorch.for_loop(2, lambda a: a[0], [x]), "same shapes and types"),
         (lambda w, x: poptorch.for_loop(2, lambda a: [a, a], [x]), "takes 1 and returns 2"),

@@ -452,6 +452,11 @@ T, ONE = torch.ones(4, 6), torch.tensor([1])
         ),
         (lambda: poptorch.ctc_beam_search_decoder(1, ONE), poptorch.Error, "is not supported"),
         (
+            lambda: poptorch.MultiConv().availableMemoryProportions([0.5, float("nan")]),
+            AssertionError,
+            "Invalid available memory proportion!",
+        ),
+        (
             lambda: poptorch.MultiConv().availableMemoryProportions("a"),
             AssertionError,
             "Invalid available memory proportion!",

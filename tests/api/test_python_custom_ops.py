@@ -298,3 +298,21 @@ def test_an_op_that_fails_names_itself_and_the_line(opts):
     ) as e:
         run(torch.randn(4, 3))
     assert "test_python_custom_ops.py" in e.value.location
+
+
+def test_an_op_whose_shapes_fail_is_not_called_for_the_message(opts):
+    called = []
+
+    @torch.library.custom_op("tested::picky", mutates_args=())
+    def picky(x: Tensor) -> Tensor:
+        called.append(x.shape)
+        return x.clone()
+
+    @picky.register_fake
+    def _(x):
+        raise ValueError("not these shapes")
+
+    run = poptorch.inferenceModel(Model(lambda m, y: torch.ops.tested.picky(y), False), opts)
+    with pytest.raises(ValueError, match="not these shapes"):
+        run(torch.randn(4, 3))
+    assert not called

@@ -27,6 +27,8 @@ def _turns(count: Any) -> int:
     found = operator.index(count)
     if found < 0:
         raise _error(f"for_loop: count must not be negative, but is {found}")
+    if found >= 1 << 63:
+        raise _error(f"for_loop: count must fit into 64 bits, but is {found}")
     return found
 
 

@@ -110,7 +110,8 @@ class MultiConv:
     def availableMemoryProportions(self, value: float | list[float] | None) -> "MultiConv":
         """Share of tile memory, one for all convolutions or one each; None for the default."""
         values = _each(value)
-        assert all(isinstance(v, float) for v in values), "Invalid available memory proportion!"
+        shares = all(isinstance(v, float) and 0 <= v <= 1 for v in values)
+        assert shares, "Invalid available memory proportion!"
         return self._set("availableMemoryProportions", value)
 
     def partialsTypes(self, value: torch.dtype | list[torch.dtype]) -> "MultiConv":

@@ -37,6 +37,8 @@ def serializedMatMul(
     assert isinstance(mode, MatMulSerializationMode), no_member(MatMulSerializationMode, mode)
     assert isinstance(factor, int), f"Expected an int as factor, got {factor!r}"
     assert isinstance(keep_precision, bool), f"Expected a bool, got {keep_precision!r}"
+    if not lhs.dim() or not rhs.dim():
+        return torch.matmul(lhs, rhs)  # torch's error
     size = {
         MatMulSerializationMode.InputChannels: lhs.shape[-2] if lhs.dim() > 1 else 1,
         MatMulSerializationMode.ReducingDim: lhs.shape[-1],

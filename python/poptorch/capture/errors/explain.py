@@ -63,6 +63,10 @@ def _in_eager(error: Exception, call: TorchCall) -> Exception:
     space = getattr(func, "__module__", None) or "torch"
     if space.startswith("torch.autograd"):
         return error  # it needs the graph of the real call
+    if isinstance(func, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
+        packet = func.overloadpacket if isinstance(func, torch._ops.OpOverload) else func
+        if packet._qualified_op_name.partition("::")[0] not in ("aten", "prims"):
+            return error  # an op of ours or the user's: a long loop, something with side effects
     tensors = [t for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
     if not space.startswith("torch") or sum(t.numel() for t in tensors) > _LARGE:
         return error

@@ -274,6 +274,9 @@ class Run : public Call {
     const tessera_type& t = typed<T>(output_type(i), "output", i);
     return {static_cast<T*>(r_->outputs[i]), count_of(t)};
   }
+  // The elements of a tensor of any type.
+  const void* input_data(int i) const { return input_type(i), r_->inputs[i]; }
+  void* output_data(int i) const { return output_type(i), r_->outputs[i]; }
   void* scratch() const { return r_->scratch; }
   void* instance() const { return r_->instance; }
   // The run ends with an error; compute should return. Throwing does the same.

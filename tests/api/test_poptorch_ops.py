@@ -54,6 +54,36 @@ def test_hints_are_identities(opts):
     check(all_of_them, torch.randn(4, 6), opts=opts)
 
 
+FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, torch.int64, torch.int16, torch.int8, torch.bool])
+@pytest.mark.parametrize("shape", [(), (3, 0), (5, 1027)])
+def test_nop_copies_tensors_of_every_type(shape, dtype, opts):
+    def run(_, x):
+        made = x.expand(shape) if 0 in shape else x
+        return poptorch.nop(made.to(dtype).mT if shape else made.to(dtype)).float() * 2
+
+    check(run, torch.randn(1 if 0 in shape else shape) * 3, opts=opts, train=False)
+
+
+def test_nop_is_a_border_of_fusion_forward_and_backward(opts):
+    def steps(border):
+        def run(w, x):
+            return border(torch.tanh(w * 3)).exp() * x
+
+        check(run, torch.ones(4, 6), opts=opts)
+        model = Apply(run, train=True)
+        sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+        executor = poptorch.trainingModel(model, opts, sgd)
+        executor(torch.ones(4, 6))
+        return [step["op"] for step in executor.getProgramSummary()["steps"]]
+
+    assert steps(torch.clone) == ["fused"]
+    nop = "custom tessera.Nop"
+    assert steps(poptorch.nop) == ["fused", nop, "fused", nop, "fused"]
+
+
 class Tuned(torch.nn.Module):
     """Every op with a proportion of its own, some of them found from later results."""
 

@@ -15,9 +15,15 @@ from poptorch.ops.checks import check_tensor
 
 
 def nop(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor itself, as an op of its own."""
+    """The tensor itself, as a step of its own, and so its gradient: what works on it is not fused
+    with what made it. Outside a captured model, and of complex numbers, it is the tensor or a copy.
+    """
     check_tensor("nop", tensor)
-    return tensor.clone() if running_on_ipu() else tensor
+    if not running_on_ipu():
+        return tensor
+    from poptorch.capture.library import Nop
+
+    return tensor.clone() if tensor.dtype.is_complex else Nop.apply(tensor)
 
 
 def recomputationCheckpoint(*tensors: Any) -> Any:

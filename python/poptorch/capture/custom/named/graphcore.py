@@ -162,6 +162,12 @@ def _print_tensor(call: Call) -> Tensor:
     )
 
 
+def _nop(call: Call) -> Tensor:
+    from poptorch.ops.hints import nop
+
+    return nop(call.x())
+
+
 def _shaped_dropout(call: Call) -> Tensor:
     x, ratio, shape = call.x(), call.float_("ratio", 0.5), call.ints("shape")
     if shape is None:
@@ -309,7 +315,7 @@ ROWS: dict[str, Named] = {
         _nll,
         form="probabilities, labels; `reduction`, `ignoreIndex`, `inputIsLogProbability`",
     ),
-    "Nop": unary(torch.clone),
+    "Nop": Named(_nop, form="x; a step of its own, as `poptorch.nop`"),
     "PrintTensor": Named(
         _print_tensor,
         form="x; `title`, `print_gradient`, `summariseThreshold`, `edgeItems`, "

@@ -5,6 +5,7 @@
 #include "passes/row_parts.h"
 
 #include <algorithm>
+#include <numeric>
 #include <optional>
 
 namespace tessera {
@@ -14,8 +15,9 @@ using Part = RowPart;
 
 class Finder {
  public:
-  Finder(const Graph& g, int seed)
-      : g_(g), seed_(seed), rows_(g.type(g.nodes[seed].operands[0]).shape[0]) {}
+  Finder(const Graph& g, int seed, int64_t least) : g_(g), seed_(seed), least_(least) {
+    out_.units = g.type(g.nodes[seed].operands[0]).shape[0];
+  }
 
   RowParts run() {
     find_parts();
@@ -30,7 +32,8 @@ class Finder {
   }
 
   void find_parts() {
-    add({seed_, {0, kWhole}, {0}, false});
+    const bool batched = g_.nodes[seed_].op == Op::Bmm;
+    add({seed_, {0, batched ? 0 : kWhole}, {0}, false});
     for (int i = seed_ + 1; i < static_cast<int>(g_.nodes.size()); ++i) {
       const Node& n = g_.nodes[i];
       const bool late = any(n, [&](ValueId v) { return after_.count(v) > 0; });
@@ -62,10 +65,16 @@ class Finder {
     out_.parts.push_back(std::move(p));
   }
 
-  std::optional<Part> part_of(int i) const {
+  std::optional<Part> part_of(int i) {
     const Node& n = g_.nodes[i];
     if (is_pointwise(n.op)) return pointwise(i);
     switch (n.op) {
+      case Op::View:
+        return viewed(i);
+      case Op::Slice:
+        return sliced(i);
+      case Op::ConstantPad:
+        return padded(i);
       case Op::Softmax:
       case Op::LogSoftmax:
       case Op::SoftmaxGrad:
@@ -87,6 +96,8 @@ class Finder {
         return reduced(i, true);
       case Op::Mm:
         return product(i);
+      case Op::Bmm:
+        return batched(i);
       default:
         return std::nullopt;
     }
@@ -134,8 +145,9 @@ class Finder {
     const size_t first = gradient ? 1 : 0;
     const ValueId x = n.arg_value(first), target = n.arg_value(first + 1);
     const bool each = n.args.integer(first + 3) == 0;
-    if (dim_of(x) != 0 || g_.type(x).rank() != 2 || g_.type(target).shape != Dims{rows_} ||
-        inside(target) || n.arg_value_or_none(first + 2) != kNoValue)
+    if (dim_of(x) != 0 || g_.type(x).rank() != 2 ||
+        g_.type(target).shape != Dims{g_.type(x).shape[0]} || inside(target) ||
+        n.arg_value_or_none(first + 2) != kNoValue)
       return std::nullopt;
     Part p{i, {}, {}, false};
     p.cut.assign(n.operands.size(), kWhole);
@@ -156,6 +168,36 @@ class Finder {
         return Part{i, {dim_of(n.operands[0])}, {static_cast<int>(d)}, false};
     }
     return std::nullopt;
+  }
+
+  // The rows in other groups: their units lie one behind the other, here and there.
+  std::optional<Part> viewed(int i) {
+    const Node& n = g_.nodes[i];
+    const Dims& shape = g_.type(n.results[0]).shape;
+    if (dim_of(n.operands[0]) != 0 || n.args.list[1].kind != Arg::Kind::kList || shape.empty())
+      return std::nullopt;
+    const int64_t units = std::gcd(out_.units, shape[0]);
+    if (shape[0] < 1 || units < least_) return std::nullopt;
+    out_.units = units;
+    return Part{i, {0}, {0}, false};
+  }
+
+  std::optional<Part> sliced(int i) const {
+    const Node& n = g_.nodes[i];
+    const int row = dim_of(n.operands[0]), rank = g_.type(n.operands[0]).rank();
+    const int64_t dim = n.args.has(1) ? n.args.integer(1) : 0;
+    if (row == kWhole || (dim < 0 ? dim + rank : dim) == row) return std::nullopt;
+    return Part{i, {row}, {row}, false};
+  }
+
+  std::optional<Part> padded(int i) const {
+    const Node& n = g_.nodes[i];
+    const int row = dim_of(n.operands[0]), rank = g_.type(n.operands[0]).rank();
+    const std::vector<int64_t> pads = n.args.ints(1);  // of the last dims, the last one first
+    const auto at = static_cast<size_t>(2 * (rank - 1 - row));
+    if (row == kWhole || (at + 1 < pads.size() && (pads[at] != 0 || pads[at + 1] != 0)))
+      return std::nullopt;
+    return Part{i, {row}, {row}, false};
   }
 
   // Over the rows only if pieces of the result can be added.
@@ -194,17 +236,24 @@ class Finder {
     return std::nullopt;
   }
 
+  std::optional<Part> batched(int i) const {
+    const Node& n = g_.nodes[i];
+    for (ValueId v : n.operands)
+      if (inside(v) && dim_of(v) != 0) return std::nullopt;
+    return Part{i, {0, 0}, {0}, true};
+  }
+
   const Graph& g_;
   int seed_;
-  int64_t rows_;
+  int64_t least_;
   RowParts out_;
   std::set<ValueId> after_;
 };
 
 }  // namespace
 
-RowParts find_row_parts(const Graph& g, int seed) {
-  return Finder(g, seed).run();
+RowParts find_row_parts(const Graph& g, int seed, int64_t least) {
+  return Finder(g, seed, least).run();
 }
 
 }  // namespace tessera

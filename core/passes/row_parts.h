@@ -26,10 +26,13 @@ struct RowParts {
   std::map<ValueId, int> inside;  // values that pieces hand on, with the dim of their rows
   // Numbers of labels that losses count: no piece is needed to tell.
   std::set<ValueId> counts;
+  // Pieces are whole numbers of units; where a view sees the rows in groups, a unit is a group. Of
+  // every value inside, the dim of the rows is a multiple of it.
+  int64_t units = 0;
 };
 
-// From the product at index `seed`, whose left operand has the rows, to the products that take the
-// gradient to its operands.
-RowParts find_row_parts(const Graph& g, int seed);
+// From the product at index `seed`, whose left operand has the rows (or the batch), to the products
+// that take the gradient to its operands. A view that leaves fewer than `least` units is no part.
+RowParts find_row_parts(const Graph& g, int seed, int64_t least);
 
 }  // namespace tessera

@@ -5,7 +5,9 @@
 // of the whole product (the logits of a large vocabulary, their logarithms and their gradients)
 // only a piece of each is alive. Products themselves need no memory beside operands and result.
 //
-// Nothing is cut if a tensor as large as the product is needed whole, as when it is returned.
+// A product is a matrix product, cut by rows, or a batch of them, cut by batch. What is needed
+// whole (a product that is returned) is put together piece by piece, and only if others as large
+// are not: else nothing is cut.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -22,19 +24,23 @@ enum Reduction : int64_t { kNone = 0, kMean = 1, kSum = 2 };
 
 using Part = RowPart;
 
+bool is_reduction(Op op) {
+  return op == Op::Sum || op == Op::Amax || op == Op::Amin;
+}
+
 bool half(DType d) {
   return d == DType::F16 || d == DType::BF16;
 }
 
 class Cutter {
  public:
-  Cutter(Graph& g, int seed)
-      : g_(g), seed_(seed), made_by_(producers(g)), found_(find_row_parts(g, seed)) {}
+  // Views that leave fewer than `least` units of rows end the part.
+  Cutter(Graph& g, int seed, int64_t least)
+      : g_(g), seed_(seed), made_by_(producers(g)), found_(find_row_parts(g, seed, least)) {}
 
   bool run() {
-    const Node& n = g_.nodes[seed_];
-    rows_ = g_.type(n.operands[0]).shape[0];
-    pieces_ = static_cast<int>(std::min<int64_t>({rows_, g_.locations[n.loc].pieces, kMostPieces}));
+    const int64_t wanted = g_.locations[g_.nodes[seed_].loc].pieces;
+    pieces_ = static_cast<int>(std::min<int64_t>({found_.units, wanted, kMostPieces}));
     if (pieces_ < 2 || found_.parts.size() < 2 || !find_joined()) return false;
     rebuild();
     return true;
@@ -62,8 +68,21 @@ class Cutter {
     for (const StateUpdate& u : g_.grads) want(u.value);
     if (g_.loss != kNoValue) want(g_.loss);
     const int64_t most = g_.type(g_.nodes[seed_].results[0]).bytes() / 2;
+    auto large = [&](ValueId v) { return g_.type(v).bytes() >= most; };
     for (ValueId v : joined_)
-      if (g_.type(v).bytes() >= most) return false;
+      if (large(v)) whole_.insert(v);
+    // Is there another large one in memory: one that a step of another kind reads?
+    auto saved = [&](const Part& p) {
+      const Node& n = g_.nodes[p.node];
+      if (is_pointwise(n.op) || is_view(n.op)) return false;
+      return std::any_of(n.operands.begin(), n.operands.end(), [&](ValueId v) {
+        if (!inside(v) || !large(v) || whole_.count(v)) return false;
+        const Op by = g_.nodes[made_by_[v]].op;
+        return !is_view(by) && !(is_pointwise(by) && is_reduction(n.op));
+      });
+    };
+    if (!whole_.empty() && std::none_of(found_.parts.begin(), found_.parts.end(), saved))
+      return false;
     for (const Part& p : found_.parts)
       for (size_t r = 0; p.closes && r < p.rows.size(); ++r)
         if (p.rows[r] != kSummed) joined_.insert(g_.nodes[p.node].results[r]);
@@ -141,13 +160,20 @@ class Cutter {
     g_.values[to].result_index = 0;
   }
 
-  int64_t first_row(int piece) const { return rows_ * piece / pieces_; }
+  // Of a dim of so many rows.
+  int64_t first_row(int piece, int64_t rows) const {
+    return rows / found_.units * (found_.units * piece / pieces_);
+  }
+  int64_t rows_of_piece(int64_t rows) const {
+    return first_row(piece_ + 1, rows) - first_row(piece_, rows);
+  }
 
   ValueId sliced(ValueId v, int dim, Builder& b) {
     auto [it, added] = slices_.emplace(std::pair{v, dim}, kNoValue);
     if (added) {
       TensorType t = g_.type(v);
-      const int64_t from = first_row(piece_), to = first_row(piece_ + 1);
+      const int64_t from = first_row(piece_, t.shape[dim]),
+                    to = first_row(piece_ + 1, t.shape[dim]);
       t.shape[dim] = to - from;
       it->second =
           b.add(Op::Slice, {v}, t,
@@ -169,19 +195,33 @@ class Cutter {
     std::vector<TensorType> types;
     for (size_t r = 0; r < n.results.size(); ++r) {
       TensorType t = g_.type(n.results[r]);
-      if (p.rows[r] != kSummed) t.shape[p.rows[r]] = first_row(piece_ + 1) - first_row(piece_);
+      if (p.rows[r] != kSummed) t.shape[p.rows[r]] = rows_of_piece(t.shape[p.rows[r]]);
       // Sums of halves are rounded once, at the end.
       if (p.rows[r] == kSummed && n.op == Op::Mm && half(t.dtype)) t.dtype = DType::F32;
       types.push_back(t);
     }
+    if (n.op == Op::View) args.list[1] = Arg::ints(types[0].shape);
     const std::vector<ValueId> made = b.add_node(n.op, operands, args, types);
     for (size_t r = 0; r < made.size(); ++r) {
       const ValueId v = n.results[r];
       if (is_count(v)) continue;
       now_[v] = made[r];
-      if (joined_.count(v)) lists_[v].push_back(made[r]);
+      if (whole_.count(v))
+        put(v, made[r], p.rows[r], b);
+      else if (joined_.count(v))
+        lists_[v].push_back(made[r]);
       if (p.rows[r] == kSummed) add_up(v, made[r], b);
     }
+  }
+
+  // A piece takes its place in the whole at once and need not be kept.
+  void put(ValueId v, ValueId piece, int dim, Builder& b) {
+    const TensorType t = g_.type(v);
+    auto [it, first] = filled_.emplace(v, kNoValue);
+    if (first) it->second = b.add(Op::Fill, {}, t, {Arg::real(0)});
+    const int64_t from = first_row(piece_, t.shape[dim]), to = first_row(piece_ + 1, t.shape[dim]);
+    it->second = b.add(Op::SliceScatter, {it->second, piece}, t,
+                       {Arg::integer(dim), Arg::integer(from), Arg::integer(to), Arg::integer(1)});
   }
 
   void add_up(ValueId v, ValueId piece, Builder& b) {
@@ -207,6 +247,8 @@ class Cutter {
         if (n.op == Op::NllLoss && n.args.integer(3) == kMean)
           all = b.add(Op::Div, {all, n.results[1]}, g_.type(all));
         give(all, v, b);
+      } else if (whole_.count(v)) {
+        give(filled_.at(v), v, b);
       } else if (joined_.count(v)) {
         const std::vector<ValueId>& list = lists_.at(v);
         std::vector<Arg> items;
@@ -243,12 +285,13 @@ class Cutter {
   Graph& g_;
   int seed_;
   std::vector<int32_t> made_by_;
-  int64_t rows_ = 0;
   int pieces_ = 0, piece_ = 0, first_turn_ = 0;
   RowParts found_;
   std::set<ValueId> joined_;
-  std::vector<Node> old_;           // the nodes before, once they are taken apart
-  std::map<ValueId, ValueId> now_;  // values of the piece
+  std::set<ValueId> whole_;            // those of them that are as large as the product
+  std::map<ValueId, ValueId> filled_;  // as far as they are put together
+  std::vector<Node> old_;              // the nodes before, once they are taken apart
+  std::map<ValueId, ValueId> now_;     // values of the piece
   std::map<std::pair<ValueId, int>, ValueId> slices_;     // of the piece
   std::map<ValueId, std::vector<ValueId>> lists_;         // of all pieces, to be joined
   std::map<ValueId, ValueId> sums_;                       // of the pieces so far
@@ -256,7 +299,7 @@ class Cutter {
 };
 
 bool is_seed(const Graph& g, const Node& n) {
-  if (n.op != Op::Mm || n.loc < 0) return false;
+  if ((n.op != Op::Mm && n.op != Op::Bmm) || n.loc < 0) return false;
   const Location& l = g.locations[n.loc];
   return l.pieces > 1 && !l.backward && l.turn == 0;
 }
@@ -290,8 +333,11 @@ bool serialize_products(Graph& g, const PassContext& ctx) {
   if (changed) dce(g, ctx);
   std::set<ValueId> seen;
   for (size_t i = 0; i < g.nodes.size(); ++i)
-    if (is_seed(g, g.nodes[i]) && seen.insert(g.nodes[i].results[0]).second)
-      changed |= Cutter(g, static_cast<int>(i)).run();
+    if (is_seed(g, g.nodes[i]) && seen.insert(g.nodes[i].results[0]).second) {
+      const auto at = static_cast<int>(i);
+      const int64_t wanted = std::min<int64_t>(g.locations[g.nodes[i].loc].pieces, kMostPieces);
+      changed |= Cutter(g, at, wanted).run() || Cutter(g, at, 2).run();
+    }
   return changed;
 }
 

@@ -153,6 +153,48 @@ def test_inference_of_what_needs_no_whole_product(finish):
     assert arenas[1] < 0.5 * arenas[0]
 
 
+def shifted(logits, y):
+    return cross_entropy(logits[:, :-1].reshape(-1, CLASSES), y[:, 1:].reshape(-1))
+
+
+def test_a_product_that_is_cut_along_tokens_is_done_by_samples():
+    whole = train(Projection(shifted))
+    pieces = train(Projection(shifted, MODE.OutputChannels))
+    close(pieces, whole, atol=1e-5, rtol=1e-4)
+    assert pieces[2]["arena_bytes"] < 0.7 * whole[2]["arena_bytes"]
+    more = train(Projection(shifted, MODE.OutputChannels, 16))  # there are four samples
+    close(more, whole, atol=1e-5, rtol=1e-4)
+    assert more[2]["arena_bytes"] == pieces[2]["arena_bytes"]
+
+
+class Returning(Projection):
+    """Gives the product, or what the rest makes of it, beside the loss."""
+
+    def forward(self, x, y):
+        kept = []
+        self.loss = lambda logits, y: (kept.append(logits), cross_entropy(logits, y))[1]
+        loss = super().forward(x, y)
+        return kept[0], loss
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("training", [False, True])
+def test_a_product_that_is_returned_beside_its_loss(training, bias):
+    found = []
+    for mode in (MODE.Disabled, MODE.OutputChannels):
+        model = Returning(None, mode, bias=bias)
+        sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+        executor = (
+            poptorch.trainingModel(model, optimizer=sgd)
+            if training
+            else poptorch.inferenceModel(model)
+        )
+        results = [executor(X, Y) for _ in range(2)][-1]
+        found.append((*results, executor.getProgramSummary()["arena_bytes"]))
+    torch.testing.assert_close(found[1][:2], found[0][:2], atol=1e-5, rtol=1e-4)
+    assert found[1][2] < 0.7 * found[0][2]
+
+
 def test_a_product_that_is_returned_costs_nothing_more():
     arenas = []
     for mode in (MODE.Disabled, MODE.OutputChannels):
@@ -163,7 +205,28 @@ def test_a_product_that_is_returned_costs_nothing_more():
     assert arenas[0] == arenas[1]
 
 
-def test_batched_products():
+class Attention(torch.nn.Module):
+    def __init__(self, mode):
+        super().__init__()
+        self.mode = mode
+
+    def forward(self, q, k, v):
+        scores = poptorch.serializedMatMul(q, k.transpose(-1, -2), self.mode, 4)
+        return scores.softmax(-1) @ v
+
+
+@pytest.mark.parametrize("batch", [(8,), (4, 2), (6,), (1,)])
+def test_products_of_a_batch_are_done_a_part_at_a_time(batch):
+    q, k, v = torch.randn(3, *batch, 32, 8)
+    arenas = []
+    for mode in (MODE.Disabled, MODE.InputChannels):
+        executor = poptorch.inferenceModel(Attention(mode))
+        torch.testing.assert_close(executor(q, k, v), Attention(mode)(q, k, v))
+        arenas.append(executor.getProgramSummary()["arena_bytes"])
+    assert arenas[1] == arenas[0] if batch == (1,) else arenas[1] < 0.7 * arenas[0]
+
+
+def test_a_batch_of_products_that_is_returned():
     a, b = torch.randn(3, 8, 4), torch.randn(3, 4, 6)
 
     class Batched(torch.nn.Module):

@@ -22,7 +22,7 @@ def serializedMatMul(
     """``lhs @ rhs`` in pieces, so that less of it is in memory at a time.
 
     What follows the product row by row (activation, softmax, loss and their gradients) is done
-    piece by piece with it, unless a tensor of its size is needed whole. Gradients of ``rhs`` are
+    piece by piece with it; what is needed whole is put together from them. Gradients of ``rhs`` are
     summed over the pieces, those of ``lhs`` joined.
 
     Args:

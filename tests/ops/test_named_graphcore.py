@@ -303,3 +303,23 @@ def test_every_op_has_a_case():
     tested |= {("ai.graphcore", name) for name in ELSEWHERE}
     domains = ("ai.graphcore", "poptorch.custom_ops")
     assert tested == {(domain, name) for domain in domains for name in TABLES[domain]}
+
+
+@pytest.mark.parametrize("names", [("beamWidth", "topPaths"), ("beam_width", "top_paths")])
+def test_attributes_with_underscores_or_capitals(names, caplog):
+    """PopART has both ways of writing, and programs know the one of its builder."""
+    x = torch.randn(5, 2, 4).log_softmax(2)
+    lengths = torch.tensor([5, 3], dtype=torch.int32)
+
+    def run(x, lengths):
+        attributes = dict(zip(names, (6, 2), strict=True))
+        return poptorch.custom_op(
+            [x, lengths], "CtcBeamSearchDecoder", "ai.graphcore", 1, [x, lengths, x], attributes
+        )
+
+    found = poptorch.inferenceModel(Call(run))(x, lengths)
+    assert found[0].shape == (2, 2) and "no attribute" not in caplog.text
+    # Not of ONNX, whose names are known.
+    named = Call(lambda x: poptorch.custom_op([x], "ReduceSum", "", 11, [x], {"keep_dims": 0})[0])
+    assert poptorch.inferenceModel(named)(Y).shape == (1, 1)
+    assert "no attribute keep_dims" in caplog.text

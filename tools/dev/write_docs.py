@@ -175,7 +175,8 @@ poptorch.inferenceModel(Model())(torch.randn(2, 3))
   that is left out.
 - An attribute of a wrong type is an error; one that the op has not is a warning. An Int is
   taken where a Float is meant, and a single number where a list is. `debug_str`, and hints that
-  begin with `__`, are taken by every op.
+  begin with `__`, are taken by every op. Ops that are not ONNX's take `beam_width` for
+  `beamWidth`, and the other way round.
 - A name that nobody has is an error with the names that are near it and the libraries that are
   loaded.
 - Outside a model the results are zeros like the examples.

@@ -36,7 +36,8 @@ def evaluate(
         try:
             if op == "custom":
                 examples = [torch.empty(shape, dtype=dtype) for dtype, shape in stated]
-                found = custom(*given, examples)
+                domain, name, version, operands, attributes = given
+                found = custom(domain, name, version, operands, attributes, examples)
             else:
                 found = result_of(op, given, stated)
             _check(found, stated)

@@ -35,8 +35,7 @@ def _reduced(values: Tensor, how: str) -> Tensor:
 
 def _ctc_type(call: Call, x: Tensor) -> torch.dtype:
     """Programs give a text where PopART reads a number, and get the type of the input."""
-    given = call.attributes.get("outDataType")
-    call.seen.add("outDataType")
+    given = call.given("outDataType")
     if given is None or isinstance(given, str) or given == 0:
         if isinstance(given, str) and given.upper() not in ("UNDIFINED", "UNDEFINED"):
             logger.warning(
@@ -95,8 +94,7 @@ def _l1(call: Call) -> Tensor:
 def _nll(call: Call) -> Tensor:
     x, labels, how = call.x(0), call.x(1, "labels").long(), _reduction(call)
     logs = x if call.flag("inputIsLogProbability") else torch.log(x)
-    call.known("ignoreIndex")
-    ignored = call.int_("ignoreIndex") if "ignoreIndex" in call.attributes else None
+    ignored = None if call.given("ignoreIndex") is None else call.int_("ignoreIndex")
     kept = torch.ones_like(labels, dtype=torch.bool) if ignored is None else labels != ignored
     index = torch.where(kept, labels, 0).unsqueeze(-1)
     losses = torch.where(kept, -torch.gather(logs, -1, index).squeeze(-1), 0.0)
@@ -145,8 +143,7 @@ def _print_tensor(call: Call) -> Tensor:
     from poptorch.ops.print_tensor import ipu_print_tensor
 
     styles = ("auto", "fixed", "scientific", "none")
-    style = call.attributes.get("floatFormat", 0)
-    call.seen.add("floatFormat")
+    style = call.given("floatFormat") or 0
     return ipu_print_tensor(
         call.x(),
         call.str_("title", ""),

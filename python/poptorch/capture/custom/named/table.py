@@ -102,9 +102,21 @@ class Call:
 
     # attributes
 
-    def _get(self, name: str, kind: str, accepted: tuple[type, ...]) -> Any:
+    def given(self, name: str) -> Any:
+        """The value of an attribute as it was given, or None. PopART writes some names with
+        underscores and others with capitals: for its own ops either is taken."""
         self.seen.add(name)
-        value = self.attributes.get(name)
+        if name in self.attributes or self.op.startswith("ai.onnx."):
+            return self.attributes.get(name)
+        plain = name.replace("_", "").lower()
+        for key, value in self.attributes.items():
+            if not key.startswith("_") and key.replace("_", "").lower() == plain:
+                self.seen.add(key)
+                return value
+        return None
+
+    def _get(self, name: str, kind: str, accepted: tuple[type, ...]) -> Any:
+        value = self.given(name)
         if value is None:
             return None
         many = kind.endswith("s")

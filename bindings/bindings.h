@@ -11,6 +11,7 @@ namespace tessera {
 
 void bind_errors(nanobind::module_& m);
 void bind_custom(nanobind::module_& m);
+void bind_devices(nanobind::module_& m);
 
 // A value of Python as an argument, and an argument as a value; `name` is for the error.
 Arg argument(const std::string& name, nanobind::handle value, int depth = 0);

@@ -14,6 +14,7 @@ namespace tessera {
 namespace {
 
 PyObject* error_type = nullptr;
+PyObject* recoverable_type = nullptr;
 
 // File names in a message need not be UTF-8.
 nb::object text(const std::string& s) {
@@ -21,13 +22,23 @@ nb::object text(const std::string& s) {
       PyUnicode_DecodeUTF8(s.data(), static_cast<Py_ssize_t>(s.size()), "backslashreplace"));
 }
 
-void raise(const Error& error, const char* type) {
+nb::object made(PyObject* cls, const Error& error, const char* type) {
   const nb::object message = text(error.what());
-  nb::object e = nb::handle(error_type)(message);
+  nb::object e = nb::handle(cls)(message);
   e.attr("message") = message;
   e.attr("type") = nb::str(type);
   e.attr("location") = text(error.location());
-  PyErr_SetObject(error_type, e.ptr());
+  return e;
+}
+
+void raise(const Error& error, const char* type) {
+  PyErr_SetObject(error_type, made(error_type, error, type).ptr());
+}
+
+void raise(const RecoverableError& error) {
+  nb::object e = made(recoverable_type, error, "poplar_recoverable_runtime_error");
+  e.attr("recovery_action") = text(error.action());
+  PyErr_SetObject(recoverable_type, e.ptr());
 }
 
 }  // namespace
@@ -35,8 +46,8 @@ void raise(const Error& error, const char* type) {
 void bind_errors(nb::module_& m) {
   error_type = PyErr_NewException("poptorch._core.Error", PyExc_RuntimeError, nullptr);
   m.attr("Error") = nb::handle(error_type);
-  m.attr("RecoverableError") =
-      nb::steal(PyErr_NewException("poptorch._core.RecoverableError", error_type, nullptr));
+  recoverable_type = PyErr_NewException("poptorch._core.RecoverableError", error_type, nullptr);
+  m.attr("RecoverableError") = nb::handle(recoverable_type);
   m.attr("UnrecoverableError") =
       nb::steal(PyErr_NewException("poptorch._core.UnrecoverableError", error_type, nullptr));
   nb::register_exception_translator([](const std::exception_ptr& p, void*) {
@@ -46,6 +57,8 @@ void bind_errors(nb::module_& m) {
       raise(e, "memory");
     } catch (const UserError& e) {
       raise(e, "tessera");
+    } catch (const RecoverableError& e) {
+      raise(e);
     } catch (const Interrupted& e) {
       raise(e, "interrupted");
     } catch (const InternalError& e) {

@@ -2,6 +2,7 @@
 // poptorch._core: argument conversion, error translation, release of the GIL. No decisions here.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/function.h>
+#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
@@ -152,7 +153,7 @@ class PyProgram {
     {
       nb::gil_scoped_release release;
       try {
-        session_->engine().run(in, out, poll);
+        session_->run(in, out, poll);
       } catch (const Interrupted&) {
         interrupted = true;
       }
@@ -177,6 +178,7 @@ NB_MODULE(_core, m) {
   nb::set_leak_warnings(false);
   bind_errors(m);
   bind_custom(m);
+  bind_devices(m);
   m.def("dtypes", &dtypes, "Names of the element types, and whether kernels compute with them.");
   nb::class_<RowInfo>(m, "Row")
       .def_ro("name", &RowInfo::name)
@@ -252,6 +254,10 @@ NB_MODULE(_core, m) {
                      return out;
                    })
       .def("summary", [](PyProgram& p) { return p.session().summary(); })
+      .def(
+          "attach",
+          [](PyProgram& p, std::shared_ptr<Lease> lease) { p.session().attach(std::move(lease)); },
+          "lease"_a.none(), "The device that it runs on from now; None for none.")
       .def("run", &PyProgram::run, "inputs"_a, "outputs"_a);
   m.def(
       "compile",

@@ -1,9 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Helper modules of this folder are importable from every test; Ctrl-C works."""
+"""Helper modules of this folder are importable from every test; Ctrl-C works; each process of tests
+has IPUs of its own."""
 
+import atexit
+import os
 import pathlib
+import shutil
 import signal
 import sys
+import tempfile
 
 TESTS = pathlib.Path(__file__).resolve().parent
 for path in (TESTS, TESTS.parent / "python"):
@@ -14,3 +19,17 @@ for path in (TESTS, TESTS.parent / "python"):
 # interrupt would wait for ever.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _own_machine():
+    """Other programs of the user, and other workers of pytest, do not take the IPUs of tests."""
+    directory, process = tempfile.mkdtemp(prefix="tessera-tests-"), os.getpid()
+    os.environ["TESSERA_RUNTIME_DIR"] = directory
+
+    @atexit.register
+    def clean_up():
+        if os.getpid() == process:  # not in a forked child
+            shutil.rmtree(directory, ignore_errors=True)
+
+
+_own_machine()

@@ -16,7 +16,9 @@ namespace tessera {
   ROW(disable_passes, "TESSERA_DISABLE_PASSES", "",                                     \
       "names of passes to leave out, separated by commas")                              \
   ROW(dump, "TESSERA_DUMP", "", "directory for the IR after each pass that changed it") \
+  ROW(ipus, "TESSERA_IPUS", "16", "number of virtual IPUs of the machine")              \
   ROW(isa, "TESSERA_ISA", "", "v3 leaves AVX-512 unused")                               \
+  ROW(runtime_dir, "TESSERA_RUNTIME_DIR", "", "directory for the locks of IPUs")        \
   ROW(trace, "TESSERA_TRACE", "", "file for the timeline of a call on several IPUs")
 
 namespace env {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The two kinds of failure: what the user did (UserError, shown as poptorch.Error) and what we did
-// (InternalError). Both carry a message that says what, where and what to try.
+// The kinds of failure: what the user did (UserError, shown as poptorch.Error), what we did
+// (InternalError), and what happened to a device (RecoverableError). All carry a message that says
+// what, where and what to try.
 #pragma once
 
 #include <fmt/format.h>
@@ -44,6 +45,17 @@ class MemoryError : public UserError {
 class Interrupted : public Error {
  public:
   using Error::Error;
+};
+
+// A device failed, and its memory is lost; `action` cures it, in PopTorch's words.
+class RecoverableError : public Error {
+ public:
+  RecoverableError(std::string action, const std::string& message)
+      : Error(message), action_(std::move(action)) {}
+  const std::string& action() const { return action_; }
+
+ private:
+  std::string action_;
 };
 
 template <typename... Args>

@@ -8,6 +8,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "devices/partition.h"
 #include "runtime/engine.h"
 #include "session/compile.h"
 
@@ -25,6 +26,15 @@ class Session {
           const std::unordered_map<std::string, Constant>& constants,
           const std::function<void(int)>& progress);
 
+  // The device that runs from now on use; null for none.
+  void attach(std::shared_ptr<const Lease> device) { device_ = std::move(device); }
+  // As Engine::run. Throws RecoverableError if the device is gone.
+  void run(const std::vector<const void*>& inputs, const std::vector<void*>& outputs,
+           const Poll& poll) {
+    if (device_) device_->check();
+    engine_->run(inputs, outputs, poll);
+  }
+
   Engine& engine() { return *engine_; }
   const Engine& engine() const { return *engine_; }
   // Names of the settings that were read.
@@ -38,6 +48,7 @@ class Session {
   void write_constants(const std::unordered_map<std::string, Constant>& constants);
   void print_times() const;
 
+  std::shared_ptr<const Lease> device_;
   Settings settings_;
   std::unique_ptr<Engine> engine_;
   std::vector<StepTiming> timings_;

@@ -56,6 +56,40 @@ def custom_gradients(domain: str, name: str, version: int, inputs: Sequence[tupl
     The gradient ops (domain, name, version, attributes, inputs, outputs) of a call.
     """
 
+class Lease:
+    """A device that this process holds until it is released."""
+
+    @property
+    def id(self) -> int: ...
+
+    @property
+    def first(self) -> int: ...
+
+    @property
+    def count(self) -> int: ...
+
+    def release(self) -> None: ...
+
+    def check(self) -> None:
+        """Raises RecoverableError if the device is gone."""
+
+def number_of_ipus() -> int:
+    """Of the machine."""
+
+def runtime_directory() -> str:
+    """Where the locks of its IPUs are."""
+
+def devices(ipus: int) -> list[tuple[int, int, int]]:
+    """The devices (id, first, count) of a machine with so many IPUs."""
+
+def acquire(directory: str, wanted: Sequence[tuple[int, int, int]]) -> Lease:
+    """The first of these devices that is free, or None."""
+
+def holders(directory: str) -> list:
+    """(IPU, process, user, seconds, command) of every IPU that is held."""
+
+def reset_device(directory: str, device: tuple[int, int, int]) -> None: ...
+
 def dtypes() -> list[tuple[str, bool]]:
     """Names of the element types, and whether kernels compute with them."""
 
@@ -155,6 +189,9 @@ class Program:
     def times(self) -> list[tuple[float, float, float, float]]: ...
 
     def summary(self) -> str: ...
+
+    def attach(self, lease: Lease | None) -> None:
+        """The device that it runs on from now; None for none."""
 
     def run(self, inputs: Sequence[int], outputs: Sequence[int]) -> None: ...
 

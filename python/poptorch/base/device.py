@@ -3,7 +3,7 @@
 
 import os
 
-from poptorch.base.errors import CPP_ERROR_TYPE, Error
+from poptorch.base.errors import raise_core_error
 
 _VIRTUAL_IPU_VERSION = 2
 
@@ -16,13 +16,12 @@ def model_requested() -> bool:
 
 def number_of_ipus() -> int:
     """How many virtual IPUs the machine has."""
-    given = os.environ.get("TESSERA_IPUS", "16")
-    if not given.isdecimal():
-        raise Error(
-            f"The environment variable TESSERA_IPUS must be a number, not {given!r}",
-            type=CPP_ERROR_TYPE,
-        )
-    return int(given)
+    from poptorch import _core  # poptorch_core says it if it is missing
+
+    try:
+        return _core.number_of_ipus()
+    except _core.Error as error:
+        raise_core_error(error)
 
 
 def ipuHardwareIsAvailable(num_ipus: int = 1) -> bool:

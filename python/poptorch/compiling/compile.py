@@ -84,6 +84,7 @@ def compile_model(
     optimizer: Any,
     settings: Settings | None,
     bar: Any,
+    reserve: Callable[[int], None],
 ) -> Compiled:
     """Compile ``model`` for arguments like ``micro``, those of one micro-batch.
 
@@ -96,6 +97,7 @@ def compile_model(
         optimizer: the one whose update is part of the program.
         settings: how the optimizer is written; None for inference.
         bar: told what has been done.
+        reserve: told how many IPUs it needs, when no lock is held.
     """
     training = settings is not None
     with capture_lock:
@@ -130,7 +132,7 @@ def compile_model(
         check_memory(info.tensor, info.name)
     warn_if_unused(groupings, captured)
     with capture_lock:
-        check_placement(model, options, batching, training, begun, captured)
+        ipus = check_placement(model, options, batching, training, begun, captured)
         _check_buffers(model, options, captured, batching)
         parameters = Parameters(model, captured)
     states = {name for info in (*captured.params, *captured.buffers) for name in info.all_names}
@@ -144,6 +146,7 @@ def compile_model(
     blobs = {name: t.contiguous() for name, t in captured.constants.items()}
     what = "A tensor that forward uses, and that is neither an argument nor part of the model,"
     constants = {name: (address(blob, what), blob.nbytes) for name, blob in blobs.items()}
+    reserve(ipus)
     try:
         core_options = _core_options(options, training, batching, rules, anchors, groups)
         program = _core.compile(text, core_options, constants, bar.core)

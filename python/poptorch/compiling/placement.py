@@ -32,8 +32,8 @@ def check_placement(
     training: bool,
     begun: list[Begin],
     captured: Any,
-) -> None:
-    """Raise if the blocks of a captured model can't be placed."""
+) -> int:
+    """Raise if the blocks of a captured model can't be placed; returns how many IPUs to reserve."""
     strategy = options._execution_strategy
     pipelined = type(strategy) is PipelinedExecution
     _check_used(model, training, begun)
@@ -45,9 +45,10 @@ def check_placement(
     if pipelined:
         _check_stage_order(captured)
         _check_pipeline(_stages(begun), batching, training)
-    _check_count(options, _ipus(begun) * batching.replicas)
+    reserved = _check_count(options, _ipus(begun) * batching.replicas)
     if captured.overlapped is not None:
         _check_overlap(options, batching, pipelined, captured.overlapped)
+    return reserved
 
 
 def _error(text: str, where: tuple[str, int] = ("", 0), kind: str = CPP_ERROR_TYPE) -> Error:
@@ -218,7 +219,7 @@ def _ipus(begun: list[Begin]) -> int:
     return max(len(ids), max(ids) + 1)
 
 
-def _check_count(options: Options, total: int) -> None:
+def _check_count(options: Options, total: int) -> int:
     offline = options.connection_type == ConnectionType.Never or uses_ipu_model(options)
     if total > _LARGEST:
         raise _error(
@@ -246,3 +247,4 @@ def _check_count(options: Options, total: int) -> None:
             f"Failed to acquire {total} IPU(s): the partition has {limit}. Set the environment "
             f"variable TESSERA_IPUS={total} to enlarge it."
         )
+    return total

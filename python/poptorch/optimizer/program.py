@@ -26,6 +26,8 @@ _NOT_IN_GROUPS = frozenset(
     + ("first_order_momentum_accum_type", "second_order_momentum_accum_type")
     + ("use_combined_accum", "use_tf_variant")
 )
+# Kinds of states that are the optimizer's own.
+_KEPT = frozenset(("accumulator", "loss_steps", "micro_count", "optimizer"))
 _IPU_PARAM_NAMES = {
     "lr": "learningRate",
     "weight_decay": "weightDecay",
@@ -92,6 +94,15 @@ class DeviceOptimizer:
         self._groups = self._names(optimizer)
         self._initialise(optimizer)
         self.send(settings)
+
+    def restart(self, optimizer: Any) -> None:
+        """Set the state to what it was before the first step; values are sent next time."""
+        for state in self._program.states:
+            if state.kind in _KEPT:
+                zero = torch.zeros((), device="cpu").expand(state.shape)
+                write_state(self._program, state, zero)
+        self.forget()
+        self._initialise(optimizer)
 
     def _names(self, optimizer: Any) -> list[list[str]]:
         return [[self._name_of(p) for p in group["params"]] for group in optimizer.param_groups]

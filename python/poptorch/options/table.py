@@ -207,8 +207,8 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "Options",
         "ipu_id",
-        R,
-        "Use the IPU device with this id.",
+        H,
+        "Use the device with this id, of those that `gc-info -l` lists.",
         setter="useIpuId",
         check=instance_of(int),
     ),

@@ -11,11 +11,18 @@ import torch
 
 from poptorch import _core
 from poptorch.base.dtypes import DTYPES
-from poptorch.base.errors import Error, createPoptorchError, raise_core_error
+from poptorch.base.errors import (
+    Error,
+    RecoverableError,
+    UnrecoverableError,
+    createPoptorchError,
+    raise_core_error,
+)
 from poptorch.base.logging import logger
 from poptorch.base.torch_calls import any_mode, real_tensors, tensor_check
 from poptorch.compiling.batching import Batching
 from poptorch.enums import OutputMode
+from poptorch.running import faults
 from poptorch.running.arguments import Leaves, Signature
 from poptorch.running.host_calls import is_inside
 from poptorch.running.results import Spec, make_finish
@@ -73,7 +80,7 @@ class Executable:
         self.anchored: list[torch.Tensor] = []
         self.strides: list[tuple[int, ...]] | None = None
         self.after_failure: list[Callable[[], None]] = []
-        self._run = program.run
+        self._run = faults.around(program.run)
         # A program does one thing at a time: the core runs without the GIL.
         self._lock = RLock()
         self._running = False
@@ -188,9 +195,13 @@ class Executable:
                 self._run(inputs, addresses)
             except _core.Error as exc:
                 self._recover()
+                if isinstance(exc, _core.RecoverableError):
+                    self.ready = False  # nobody runs it on a device that is gone
                 raise_core_error(exc)
-            except BaseException:
+            except BaseException as exc:
                 self._recover()
+                if isinstance(exc, (RecoverableError, UnrecoverableError)):
+                    self.ready = False
                 raise
             finally:
                 self._running = False

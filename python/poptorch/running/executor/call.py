@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from poptorch.base.errors import Error
+from poptorch.base.errors import Error, RecoverableError, UnrecoverableError
 from poptorch.base.torch_calls import real_tensors
 from poptorch.capture.state import lock as capture_lock
 from poptorch.enums import ConnectionType
@@ -66,6 +66,8 @@ class ExecutorCall(ExecutorProgram):
                 else:
                     result = executable.call(tensors, given, sync)
             except Error as error:
+                if isinstance(error, (RecoverableError, UnrecoverableError)):
+                    self._device_failed(executable, error)
                 self._shorten(error)
                 raise
             if result is not NOT_READY:
@@ -77,6 +79,8 @@ class ExecutorCall(ExecutorProgram):
             "poptorch.ConnectionType.Never"
         )
         with self._lock:  # one thread compiles, the others wait for it
+            if self._failed:
+                self._check_fault()
             if self._executable is None:
                 self._compile(args, kwargs)
             elif not self._is_attached:

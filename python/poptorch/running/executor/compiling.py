@@ -48,8 +48,12 @@ class ExecutorProgram(ExecutorDevice):
             shorten(error)
 
     def _compile(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        with real_tensors():
-            self._compile_for(args, kwargs)
+        try:
+            with real_tensors():
+                self._compile_for(args, kwargs)
+        except BaseException:
+            self._release_device()
+            raise
 
     def _compile_for(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         check_compilable(self._options, self._training)
@@ -101,6 +105,7 @@ class ExecutorProgram(ExecutorDevice):
                 self._optimizer,
                 settings,
                 bar,
+                self._reserve,
             )
         self._reminders.compiled()
         return compiled, settings
@@ -108,6 +113,9 @@ class ExecutorProgram(ExecutorDevice):
     def _load(self, executable: Executable, compiled: Compiled, settings: Settings | None) -> None:
         """Make it this executor's program; nobody gets at it before its weights are there."""
         program = executable.program
+        attaching = self._options.connection_type != ConnectionType.Never
+        if attaching:
+            self._take_device()
         with capture_lock, executable.exclusive():
             try:
                 if settings is not None:
@@ -118,7 +126,7 @@ class ExecutorProgram(ExecutorDevice):
                 self._anchors = compiled.anchors
                 self._seed = choose_seed(self._options)
                 seed_rng(program, self._seed)
-                if self._options.connection_type != ConnectionType.Never:
+                if attaching:
                     self._on_device_attach(executable)
             except BaseException:
                 self._forget_program()
@@ -130,7 +138,9 @@ class ExecutorProgram(ExecutorDevice):
         self._executable = None
         self._executable_inputs = None
         self._device_optimizer = None
-        self._is_attached = False
+        self._is_attached = self._failed = self._inherited = False
+        self._fault = None
+        self._release_device()
         self._sync.stale = False
 
     def isCompiled(self) -> bool:
@@ -149,7 +159,8 @@ class ExecutorProgram(ExecutorDevice):
         with self._lock:
             if self._executable is not None:
                 with self._exclusive():
-                    self._fetch_state()
+                    if self._fault is None:
+                        self._fetch_state()
                     self._forget_program()
             if self._training and is_wrapped(self._user_model):
                 with capture_lock:

@@ -117,6 +117,7 @@ class ExecutorOptimizer(ExecutorWeights):
         Args:
             updates: weight updates so far, for classes of torch that count them.
         """
+        self._check_fault()
         if self._device_optimizer is None or isinstance(self._optimizer, PoptorchOptimizer):
             self._read_optim_state_dict_if_needed()
         else:

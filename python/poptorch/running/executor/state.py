@@ -4,10 +4,12 @@
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import copy
 
 import torch
 
-from poptorch.base.errors import createPoptorchError
+from poptorch import _core
+from poptorch.base.errors import Error, createPoptorchError
 from poptorch.base.progress import Compilation
 from poptorch.capture.state import lock as capture_lock
 from poptorch.compiling.inspection import Anchor
@@ -52,6 +54,11 @@ class ExecutorState:
         self._anchors: list[Anchor] = []
         self._groupings: dict[str, Grouping] = {}
         self._is_attached = False
+        self._lease: _core.Lease | None = None
+        self._ipus = 0  # that the program needs; none for the IPU Model
+        self._fault: Error | None = None  # of the device; what it held is lost
+        self._failed = False  # such a device is still attached
+        self._inherited = False  # attached by the parent that forked this process
         self._rng_words: list[int] | None = None
         self._seed: int | None = None
         self._device_optimizer: DeviceOptimizer | None = None
@@ -69,6 +76,11 @@ class ExecutorState:
         if self._executable is None:
             raise createPoptorchError(_NOT_COMPILED)
         return self._executable
+
+    def _check_fault(self) -> None:
+        """Raise what the device failed with, if there is nothing to be had from it."""
+        if self._fault is not None:
+            raise copy(self._fault)
 
     @property
     def model(self) -> torch.nn.Module:

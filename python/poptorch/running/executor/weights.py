@@ -33,6 +33,7 @@ class ExecutorWeights(ExecutorState):
 
     def copyWeightsToHost(self) -> None:
         """Fetch the weights from the device."""
+        self._check_fault()
         with self._exclusive() as executable:
             executable.mover.download()
             self._sync.fetched()

@@ -3,6 +3,7 @@
 process that asked, and nothing hangs."""
 
 import os
+import pickle
 import signal
 import threading
 import time
@@ -302,11 +303,18 @@ def test_a_worker_that_is_killed_while_the_consumer_waits(strategy):
     timer = later(os.kill, accessor._worker._process.pid, signal.SIGKILL)
     with pytest.raises(AssertionError, match=FETCHER + ".*killed by SIGKILL"):
         next(accessor)
-    for use in (iter, next):
-        with pytest.raises(AssertionError, match=FETCHER):
-            use(accessor)
-    accessor.terminate()
+    with pytest.raises(poptorch.RecoverableError, match=FETCHER) as caught:
+        next(accessor)
+    assert caught.value.recovery_action == "IPU_RESET"
+    assert type(pickle.loads(pickle.dumps(caught.value))) is type(caught.value)
     timer.join()
+    assert next(iter(accessor)).item() == 0, "the next epoch has a worker of its own"
+    os.kill(accessor._worker._process.pid, signal.SIGKILL)
+    with pytest.raises(poptorch.RecoverableError):
+        next(accessor)
+    accessor.terminate()
+    with pytest.raises(AssertionError, match="terminated"):
+        iter(accessor)
 
 
 def test_a_worker_that_is_killed_while_its_own_workers_live(opts):

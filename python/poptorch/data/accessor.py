@@ -3,11 +3,12 @@
 
 from collections.abc import Callable
 from enum import Enum
+from functools import partial
 from typing import Any
 
 import torch
 
-from poptorch.base.errors import createPoptorchError
+from poptorch.base.errors import RecoverableError, createPoptorchError
 from poptorch.base.naming import found_in
 from poptorch.capture import structure
 from poptorch.data.elements import ROWS_OF_FIRST, Form, SkeletonReader
@@ -16,6 +17,13 @@ from poptorch.data.ring import PUBLISHED, RELEASED, SLEEPING, WANTED, WHOLE
 from poptorch.enums import SharingStrategy
 
 _FETCHER_ERROR = "An error occurred in the data fetcher"
+
+
+class WorkerDied(RecoverableError, AssertionError):
+    """The worker process has ended, such as for want of memory; the next epoch starts another one.
+
+    An ``AssertionError`` as well, like all that ends an iteration.
+    """
 
 
 def member_of(kind: type[Enum], value: Any) -> Any:
@@ -58,6 +66,7 @@ class AsynchronousDataAccessor:
     """
 
     _worker: WorkerProcess | None = None
+    _death: str | None = None  # how the worker ended
 
     def __init__(
         self,
@@ -89,7 +98,8 @@ class AsynchronousDataAccessor:
             )
         self.rebatched_size = None if rebatched_size == ROWS_OF_FIRST else rebatched_size
         self._dataset = dataset
-        worker = WorkerProcess(
+        self._make_worker = partial(
+            WorkerProcess,
             dataset,
             member_of(SharingStrategy, sharing_strategy),
             buffer_size,
@@ -98,6 +108,10 @@ class AsynchronousDataAccessor:
             rebatched_size=rebatched_size,
             keep_last=keep_last,
         )
+        self._start_worker()
+
+    def _start_worker(self) -> None:
+        worker = self._make_worker()
         form = worker.start()
         self._form = form
         self._slots = worker.ring.map(form.specs)
@@ -108,7 +122,7 @@ class AsynchronousDataAccessor:
         self._wanted = -1  # epoch that is being read
         self._started = False  # whether a batch of it was returned
         self._over: str | None = None  # set when there is no more of it; the text of an error
-        self._death: str | None = None  # how the worker ended
+        self._death = None
         self._worker = worker
 
     def _builder(self, form: Form) -> Callable[[list[torch.Tensor]], Any]:
@@ -133,6 +147,8 @@ class AsynchronousDataAccessor:
 
     def __iter__(self) -> "AsynchronousDataAccessor":
         try:
+            if self._death is not None:
+                self._start_worker()
             self._next_epoch()
         except Exception:
             stay_at_exit()
@@ -195,7 +211,8 @@ class AsynchronousDataAccessor:
         return worker
 
     def _running_worker(self) -> WorkerProcess:
-        assert self._death is None, f"{_FETCHER_ERROR}: {self._death}"
+        if self._death is not None:
+            raise WorkerDied(f"{_FETCHER_ERROR}: {self._death}", recovery_action="IPU_RESET")
         assert self._worker is not None, "The AsynchronousDataAccessor has been terminated"
         return self._worker
 
@@ -204,7 +221,7 @@ class AsynchronousDataAccessor:
             worker.wait(number)
         except WorkerEnded as exc:
             self._death = str(exc)
-            self.terminate()
+            self._end_worker()
         self._running_worker()
 
     def _take_reports(self, worker: WorkerProcess, number: int) -> str:
@@ -218,12 +235,16 @@ class AsynchronousDataAccessor:
                     self._read_skeleton(report)
         except WorkerEnded as exc:
             self._death = str(exc)
-            self.terminate()
+            self._end_worker()
         self._running_worker()
         return error
 
     def terminate(self) -> None:
         """End the worker process; batches that were returned stay readable."""
+        self._death = None
+        self._end_worker()
+
+    def _end_worker(self) -> None:
         worker, self._worker = self._worker, None
         if worker is not None:
             worker.stop()

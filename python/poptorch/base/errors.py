@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The exception classes of the API and the translation of the core's exceptions into them."""
 
+import os
 from typing import Any, NoReturn
 
 PY_ERROR_TYPE = "poptorch_py_error"
 CPP_ERROR_TYPE = "poptorch_cpp_error"
 _LONG = 80  # lines
 _LOG = "poptorch_error.log"
+#: Where the file goes, Options.logDir of the model that was compiled last.
+log_dir = "."
 
 
 class Error(Exception):
@@ -86,12 +89,13 @@ def _short(message: str) -> str:
     """The message; a very long one is written to a file and replaced by its name."""
     if message.count("\n") < _LONG:
         return message
+    path = os.path.join(log_dir, _LOG) if log_dir != "." else _LOG
     try:
-        with open(_LOG, "w", encoding="utf-8") as file:
+        with open(path, "w", encoding="utf-8") as file:
             file.write(message + "\n")
     except OSError:
         return message  # nowhere to write to
-    return f"See {_LOG} for details"
+    return f"See {path} for details"
 
 
 def raise_core_error(exc: BaseException) -> NoReturn:

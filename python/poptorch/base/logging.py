@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The package's logger: ``poptorch::python`` on stderr, its level set by ``POPTORCH_LOG_LEVEL``."""
+"""The log: lines of ``poptorch::python``, and of the core as ``poptorch:cpp``, on stderr; their
+level is set by ``POPTORCH_LOG_LEVEL``."""
 
 import logging
 import os
@@ -16,10 +17,15 @@ LEVELS = {
     "ERR": logging.ERROR,
     "OFF": logging.CRITICAL + 10,
 }
+for _name in ("TRACE_ALL", "TRACE"):
+    logging.addLevelName(LEVELS[_name], _name)
 _INTEGER_LEVELS = {0: "TRACE", 1: "DEBUG", 2: "INFO", 3: "WARN", 4: "ERR", 6: "OFF"}
 _COLOURS = {"warning": "\033[1;33m", "error": "\033[1;31m", "critical": "\033[1;31m"}
 
 logger = logging.getLogger("poptorch::python")
+#: What is told of the core.
+core_logger = logging.getLogger("poptorch:cpp")
+DEBUG, TRACE = logging.DEBUG, LEVELS["TRACE"]
 #: Whether the text of every compiled model is logged.
 shows_ir = False
 
@@ -27,7 +33,7 @@ shows_ir = False
 class _Formatter(logging.Formatter):
     def __init__(self, colour: bool) -> None:
         super().__init__(
-            "[%(asctime)s.%(msecs)03d] [poptorch::python] [%(levelname)s] %(message)s", "%H:%M:%S"
+            "[%(asctime)s.%(msecs)03d] [%(name)s] [%(levelname)s] %(message)s", "%H:%M:%S"
         )
         self._colour = colour
 
@@ -42,14 +48,18 @@ class _Formatter(logging.Formatter):
         return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
+#: Options.maxRepeatLogs.
+DEFAULT_REPEATS = 4
+
+
 class _RepeatLimit(logging.Filter):
-    """Lets a line pass a limited number of times."""
+    """Lets a line pass a limited number of times, and a warning once, unless the limit was set."""
 
     _REMEMBERED = 10_000  # different lines, so that a long run does not fill the memory
 
     def __init__(self) -> None:
         super().__init__()
-        self.limit = 4
+        self.limit = DEFAULT_REPEATS
         self._seen: dict[tuple[int, str], int] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -57,7 +67,8 @@ class _RepeatLimit(logging.Filter):
             self._seen.clear()
         key = (record.levelno, record.getMessage())
         count = self._seen[key] = self._seen.get(key, 0) + 1
-        return count <= self.limit
+        once = record.levelno == logging.WARNING and self.limit == DEFAULT_REPEATS
+        return count <= (1 if once else self.limit)
 
 
 _repeats = _RepeatLimit()
@@ -66,6 +77,36 @@ _repeats = _RepeatLimit()
 def limit_repeats(count: int) -> None:
     """Show one and the same line at most ``count`` times."""
     _repeats.limit = count
+
+
+_file: logging.FileHandler | None = None
+
+
+def write_to(directory: str) -> None:
+    """Write the lines from now on to ``poptorch.log`` in this directory as well."""
+    global _file
+    path = os.path.abspath(os.path.join(directory, "poptorch.log"))
+    if _file is not None and _file.baseFilename == path:
+        return
+    os.makedirs(directory, exist_ok=True)
+    made = logging.FileHandler(path, encoding="utf-8")
+    made.setFormatter(_Formatter(colour=False))
+    made.addFilter(_RepeatsOfFile())
+    for log in (logger, core_logger):
+        if _file is not None:
+            log.removeHandler(_file)
+        log.addHandler(made)
+    if _file is not None:
+        _file.close()
+    _file = made
+
+
+class _RepeatsOfFile(_RepeatLimit):
+    """The same limit with a count of its own, or a line would count twice."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        self.limit = _repeats.limit
+        return super().filter(record)
 
 
 def setLogLevel(level: str | int) -> None:
@@ -84,6 +125,7 @@ def setLogLevel(level: str | int) -> None:
     global shows_ir
     shows_ir = level in ("TRACE_ALL", "TRACE", "DEBUG_IR")
     logger.setLevel(LEVELS[level])
+    core_logger.setLevel(LEVELS[level])
 
 
 def _install() -> None:
@@ -92,6 +134,7 @@ def _install() -> None:
         handler.setFormatter(_Formatter(sys.stdout.isatty() and sys.stderr.isatty()))
         handler.addFilter(_repeats)
         logger.addHandler(handler)
+        core_logger.addHandler(handler)
     setLogLevel(os.environ.get("POPTORCH_LOG_LEVEL", DEFAULT_LEVEL))
 
 

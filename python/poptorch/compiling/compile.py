@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """From a model, its options and its optimizer to a program: capture, checks, the core's options."""
 
+import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ import torch
 from poptorch import _core, autocasting
 from poptorch.base import logging
 from poptorch.base.errors import Error, createPoptorchError, raise_core_error
-from poptorch.base.logging import logger
+from poptorch.base.logging import core_logger, logger
 from poptorch.base.memory import address, check_memory
 from poptorch.capture import capture
 from poptorch.capture.casting import Casting
@@ -152,8 +153,32 @@ def compile_model(
         program = _core.compile(text, core_options, constants, bar.core)
     except _core.Error as exc:
         raise_core_error(exc)
+    _log_program(program)
     after_failure = bind_host_calls(program)
     return Compiled(program, captured, rules, anchors, parameters, after_failure)
+
+
+def _log_program(program: Any) -> None:
+    if not core_logger.isEnabledFor(logging.DEBUG):
+        return
+    made = json.loads(program.summary())
+    core_logger.debug(
+        "Compiled %s in %.1f ms: %d steps, %d host calls, %d bytes of weights, %d of memory",
+        made["name"],
+        made["compile_ms"],
+        len(made["steps"]),
+        len(made["host_calls"]),
+        made["state_bytes"],
+        made["arena_bytes"],
+    )
+    if not core_logger.isEnabledFor(logging.TRACE):
+        return
+    for row in made["passes"]:
+        core_logger.log(logging.TRACE, "%-24s %8.2f ms", row["name"], row["ms"])
+    for step in made["steps"]:
+        core_logger.log(
+            logging.LEVELS["TRACE_ALL"], "%s: %s %s", step["where"], step["op"], step["shapes"]
+        )
 
 
 def _check_buffers(

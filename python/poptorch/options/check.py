@@ -3,17 +3,20 @@
 
 from typing import Any
 
-from poptorch.base import device, logging
+from poptorch.base import device, errors, logging
 from poptorch.base.errors import CPP_ERROR_TYPE, Error, not_yet
 from poptorch.base.logging import logger
 from poptorch.enums import ConnectionType
 from poptorch.options import Options, backend_keys
 from poptorch.options.table import OPTIONS, Option
 
+_NO_LOG_DIR = "."  # the default
+
 
 def check_compilable(options: Options, training: bool) -> None:
     """Raise if a model can't be compiled with these options; warn of what has no effect yet."""
     logging.limit_repeats(options.max_repeat_logs)
+    _use_log_dir(options.log_dir)
     backend = options._Popart.options
     for key, value in backend.items():
         backend_keys.check_key(key, value)
@@ -40,6 +43,19 @@ def check_compilable(options: Options, training: bool) -> None:
     for row in OPTIONS:
         if row.pending and row.is_missed(_value(options, row)):
             logger.warning("%s.%s: %s.", row.section, row.shown_setter, row.pending)
+
+
+def _use_log_dir(directory: str) -> None:
+    errors.log_dir = directory
+    # Nobody asked for a file in the working directory.
+    if directory == _NO_LOG_DIR:
+        return
+    try:
+        logging.write_to(directory)
+    except OSError as exc:
+        raise Error(
+            f"Options.logDir: cannot write to {directory!r}: {exc.strerror}", type=CPP_ERROR_TYPE
+        ) from None
 
 
 def uses_ipu_model(options: Options) -> bool:

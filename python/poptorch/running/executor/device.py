@@ -25,13 +25,21 @@ class ExecutorDevice(ExecutorOptimizer):
             options = self._options
             wanted = options.ipu_id if options.exists("ipu_id") else None
             self._lease = acquire(self._ipus, wanted)
+            self._log_device("Attached to")
         _attached.add(self)
 
     def _release_device(self) -> None:
         if self._lease is not None:
+            self._log_device("Detached from")
             self._lease.release()
             self._lease = None
         _attached.discard(self)
+
+    def _log_device(self, what: str) -> None:
+        lease = self._lease
+        if lease is not None:
+            last = lease.first + lease.count - 1
+            logger.debug("%s device %d: IPUs %d to %d", what, lease.id, lease.first, last)
 
     def _reserve(self, ipus: int) -> None:
         """Remember what the program needs, and take it already if it is to be there meanwhile."""

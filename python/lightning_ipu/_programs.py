@@ -65,6 +65,7 @@ class Programs:
                 lambda: StepModule(self._module, self._methods[stage], trains, self._context),
                 lambda module, single: self._executor(module, self._options(stage, single), trains),
                 combined_count(self._options(stage, False)),
+                self.detach,
             )
         return found
 

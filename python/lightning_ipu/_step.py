@@ -89,14 +89,19 @@ def _with_loss(result: Any) -> Any:
 class _Program:
     """An executor of a step for batches of one size."""
 
-    def __init__(self, module: StepModule, executor: Any, count: int) -> None:
+    def __init__(
+        self, module: StepModule, executor: Any, count: int, make_room: Callable[[], None]
+    ) -> None:
         self.shared = module.shared
         self.executor = executor
         self.count = count
+        self._make_room = make_room
 
     def run(self, batch: Any, rest: tuple[Any, ...]) -> Results:
         """Run it, after compiling it if need be."""
         executor = self.executor
+        if not executor.isAttachedToDevice():
+            self._make_room()
         if executor.isCompiled():
             tensors, columns = _tensors(batch, self.count)
             outputs = executor(*tensors)
@@ -163,6 +168,7 @@ class Step:
         make_module: makes a module of the step.
         make_executor: makes an executor of it, of one micro-batch per call if told so.
         count: micro-batches in a whole batch.
+        make_room: called before one attaches; takes others off their devices.
     """
 
     def __init__(
@@ -170,7 +176,9 @@ class Step:
         make_module: Callable[[], StepModule],
         make_executor: Callable[[StepModule, bool], Any],
         count: int,
+        make_room: Callable[[], None],
     ) -> None:
+        self._make_room = make_room
         self._make_module = make_module
         self._make_executor = make_executor
         self._count = count
@@ -181,7 +189,7 @@ class Step:
     def _program(self, single: bool) -> _Program:
         module = self._make_module()
         executor = self._make_executor(module, single)
-        return _Program(module, executor, 1 if single else self._count)
+        return _Program(module, executor, 1 if single else self._count, self._make_room)
 
     @property
     def executor(self) -> Any:

@@ -3,6 +3,7 @@
 
 import pytest
 import torch
+from lightning.fabric import Fabric
 from lightning_support import Net, assert_same_weights, data, loader, seeded, trainer
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
@@ -107,3 +108,41 @@ def test_a_tensor_per_sample_needs_whole_batches():
     assert [len(r) for r in rows] == [4] * 4
     with pytest.raises(ValueError, match="one tensor for all samples"):
         trainer(devices=2).predict(seeded(Rows), loader(14))
+
+
+def test_loaders_and_their_short_batches_take_turns_on_all_ipus(monkeypatch, tmp_path):
+    """Their programs cannot be on the IPUs at the same time."""
+    monkeypatch.setenv("TESSERA_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setenv("TESSERA_IPUS", "2")
+
+    class Both(Net):
+        def predict_step(self, batch, batch_idx, dataloader_idx=0):
+            return self(batch[0])
+
+    given = [DataLoader(data(14), batch_size=size) for size in (2, 4)]
+    found = []
+    for accelerator in ("ipu", "cpu"):
+        t = trainer(accelerator, **({"devices": 2} if accelerator == "ipu" else {}))
+        found.append(t.predict(seeded(Both), given))
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(torch.cat(ours), torch.cat(theirs), rtol=1e-4, atol=1e-5)
+
+
+def test_training_and_validation_take_turns_on_all_ipus(monkeypatch, tmp_path):
+    monkeypatch.setenv("TESSERA_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setenv("TESSERA_IPUS", "2")
+    t = trainer(devices=2, max_epochs=2, limit_val_batches=None, num_sanity_val_steps=1)
+    t.fit(seeded(Net), loader(16), loader(14))
+    assert t.current_epoch == 2
+
+
+def test_shapes_of_a_fabric_module_take_turns_on_all_ipus(monkeypatch, tmp_path):
+    monkeypatch.setenv("TESSERA_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setenv("TESSERA_IPUS", "2")
+    fabric = Fabric(accelerator="ipu", devices=2)
+    module = seeded(Net).eval()
+    compiled = fabric.setup_module(module)
+    for rows in (2, 4, 6, 4, 2):
+        x = torch.randn(rows, *data(1)[0][0].shape)
+        with torch.no_grad():
+            torch.testing.assert_close(compiled(x), module(x), rtol=1e-4, atol=1e-5)

@@ -48,6 +48,11 @@ class _Compiled(torch.nn.Module):
             executor = self._executors[key] = poptorch.inferenceModel(self.module, options)
         elif executor.isCompiled():
             executor.copyWeightsToDevice()  # the loop may have loaded others
+        if not executor.isAttachedToDevice():
+            # Together they may need more IPUs than there are.
+            for other in self._executors.values():
+                if other.isCompiled() and other.isAttachedToDevice():
+                    other.detachFromDevice()
         with torch.inference_mode(False):
             return executor(*args, **kwargs)
 

@@ -120,7 +120,7 @@ OPTIONS: tuple[Option, ...] = (
         "Options",
         "max_repeat_logs",
         H,
-        "How often one log line may be repeated, None for no limit; by default warnings are shown once.",
+        "How often a log line may be repeated (a warning: once, if not set); None for no limit.",
         default=4,
         setter="maxRepeatLogs",
         argument="max_lines",

@@ -75,6 +75,15 @@ class Partition {
  public:
   Partition(int directory, int file, Slot* slots)
       : directory_(directory), file_(file), slots_(slots) {}
+  // Closing any descriptor of a file drops all locks that the process has on it: this one goes when
+  // it has none left, and no other descriptor of the file is made before.
+  ~Partition() {
+    munmap(slots_, kFileBytes);
+    close(file_);
+    close(directory_);
+  }
+  Partition(const Partition&) = delete;
+  Partition& operator=(const Partition&) = delete;
 
   bool take(const Device& d) {
     forget_if_forked();
@@ -133,7 +142,6 @@ class Partition {
     mine_.fill(false);
   }
 
-  // Never closed: closing any descriptor of a file drops all locks that the process has on it.
   int directory_, file_;
   Slot* slots_;
   pid_t process_ = getpid();
@@ -172,11 +180,13 @@ void Lease::check() const {
 std::shared_ptr<Partition> open_partition(const std::string& directory) {
   const int dir = open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (dir < 0) refuse(directory, errno);
-  // A file that this process has open must not be opened again, see Partition.
+  // A file that this process has open must not be opened again, see Partition. Others are closed
+  // here: under the lock nobody gets at those that only the table has.
   static std::map<std::pair<dev_t, ino_t>, std::shared_ptr<Partition>> known;
   const std::lock_guard guard(table_mutex());
   struct stat found {};
   const bool exists = fstatat(dir, kFileName, &found, AT_SYMLINK_NOFOLLOW) == 0;
+  std::erase_if(known, [](const auto& entry) { return entry.second.use_count() == 1; });
   if (auto it = known.find({found.st_dev, found.st_ino}); exists && it != known.end()) {
     close(dir);
     return it->second;

@@ -23,6 +23,8 @@ MISSING = "N/A"
 @cache
 def core() -> Any:
     """poptorch._core, without the import of poptorch, which takes seconds."""
+    if "poptorch._core" in sys.modules:
+        return sys.modules["poptorch._core"]
     package = importlib.util.find_spec("poptorch")
     folders = list(package.submodule_search_locations or []) if package else []
     spec = importlib.machinery.PathFinder.find_spec("_core", folders)

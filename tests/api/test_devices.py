@@ -35,9 +35,7 @@ for line in sys.stdin:
 
 
 @pytest.fixture(autouse=True)
-def own_partition(tmp_path, monkeypatch):
-    """Of 4 IPUs, all of which are free."""
-    monkeypatch.setenv("TESSERA_RUNTIME_DIR", str(tmp_path / "ipus"))
+def four_ipus(monkeypatch):
     monkeypatch.setenv("TESSERA_IPUS", "4")
 
 
@@ -385,7 +383,7 @@ def test_a_program_killed_at_any_moment_leaves_no_ipu_reserved(fork):
             assert process.stdout.readline() == b"begun\n"
             while attempt >= 2 and not used():
                 time.sleep(0.01)
-            time.sleep(0.1 * attempt)
+            time.sleep(0.1 * (attempt % 3))
             seen.add(len(used()))
             process.kill()
             process.wait()
@@ -485,6 +483,24 @@ def test_ipus_that_there_are_not_are_refused():
             _core.acquire(_core.runtime_directory(), [device])
         with pytest.raises(_core.Error, match="there are no IPUs"):
             _core.reset_device(_core.runtime_directory(), device)
+
+
+def test_directories_that_are_not_used_any_more_are_closed(opts, tmp_path, monkeypatch):
+    model = infer(opts)
+    model(X)
+    first = os.environ["TESSERA_RUNTIME_DIR"]
+    opened = []
+    for number in range(50):
+        monkeypatch.setenv("TESSERA_RUNTIME_DIR", str(tmp_path / str(number)))
+        assert used() == {}
+        opened.append(len(os.listdir("/proc/self/fd")))
+    assert opened[-1] == opened[1]
+    monkeypatch.setenv("TESSERA_RUNTIME_DIR", first)
+    assert used() == {0: os.getpid()}
+    done = subprocess.run(
+        [sys.executable, "-c", OTHER], input="take 4\n", capture_output=True, text=True
+    )
+    assert done.stdout == "ready\nNone\n", "it is still locked"
 
 
 def test_a_damaged_lock_file_is_used_all_the_same(opts):

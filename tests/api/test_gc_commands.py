@@ -22,8 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(autouse=True)
-def own_partition(tmp_path, monkeypatch):
-    monkeypatch.setenv("TESSERA_RUNTIME_DIR", str(tmp_path / "ipus"))
+def four_ipus(monkeypatch):
     monkeypatch.setenv("TESSERA_IPUS", "4")
 
 
@@ -199,6 +198,14 @@ gc_monitor.main()
 assert "torch" not in sys.modules and "poptorch" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+def test_a_program_may_ask_for_itself(attached, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["gc-monitor", "--json"])
+    gc_monitor.main()
+    assert len(json.loads(capsys.readouterr().out)["processes"]) == 2
+    with pytest.raises(poptorch.Error, match="already attached"):
+        attached.attachToDevice()
 
 
 def test_every_command_is_an_entry_point():

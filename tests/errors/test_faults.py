@@ -19,9 +19,8 @@ LR = 0.1
 
 
 @pytest.fixture(autouse=True)
-def from_the_first_call(monkeypatch, tmp_path):
+def from_the_first_call(monkeypatch):
     monkeypatch.setattr(faults, "_calls", itertools.count(1))
-    monkeypatch.setenv("TESSERA_RUNTIME_DIR", str(tmp_path / "ipus"))
 
 
 def reset_all():

@@ -110,9 +110,8 @@ def test_a_tensor_per_sample_needs_whole_batches():
         trainer(devices=2).predict(seeded(Rows), loader(14))
 
 
-def test_loaders_and_their_short_batches_take_turns_on_all_ipus(monkeypatch, tmp_path):
+def test_loaders_and_their_short_batches_take_turns_on_all_ipus(monkeypatch):
     """Their programs cannot be on the IPUs at the same time."""
-    monkeypatch.setenv("TESSERA_RUNTIME_DIR", str(tmp_path))
     monkeypatch.setenv("TESSERA_IPUS", "2")
 
     class Both(Net):
@@ -128,16 +127,14 @@ def test_loaders_and_their_short_batches_take_turns_on_all_ipus(monkeypatch, tmp
         torch.testing.assert_close(torch.cat(ours), torch.cat(theirs), rtol=1e-4, atol=1e-5)
 
 
-def test_training_and_validation_take_turns_on_all_ipus(monkeypatch, tmp_path):
-    monkeypatch.setenv("TESSERA_RUNTIME_DIR", str(tmp_path))
+def test_training_and_validation_take_turns_on_all_ipus(monkeypatch):
     monkeypatch.setenv("TESSERA_IPUS", "2")
     t = trainer(devices=2, max_epochs=2, limit_val_batches=None, num_sanity_val_steps=1)
     t.fit(seeded(Net), loader(16), loader(14))
     assert t.current_epoch == 2
 
 
-def test_shapes_of_a_fabric_module_take_turns_on_all_ipus(monkeypatch, tmp_path):
-    monkeypatch.setenv("TESSERA_RUNTIME_DIR", str(tmp_path))
+def test_shapes_of_a_fabric_module_take_turns_on_all_ipus(monkeypatch):
     monkeypatch.setenv("TESSERA_IPUS", "2")
     fabric = Fabric(accelerator="ipu", devices=2)
     module = seeded(Net).eval()

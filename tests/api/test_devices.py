@@ -359,6 +359,43 @@ while True:
 """
 
 
+WAITING = """
+import os, sys, poptorch, torch
+alone = os.path.join(sys.argv[1], "alone")
+for _ in range(3):
+    model = poptorch.inferenceModel(torch.nn.Linear(3, 2), poptorch.Options().replicationFactor(4))
+    model(torch.ones(4, 3))
+    os.close(os.open(alone, os.O_CREAT | os.O_EXCL))
+    model(torch.ones(4, 3))
+    os.unlink(alone)
+    model.destroy()
+"""
+
+
+def test_programs_that_wait_for_each_other_all_end(tmp_path, monkeypatch):
+    monkeypatch.setenv("POPTORCH_WAIT_FOR_IPU", "1")
+    programs = [
+        subprocess.Popen([sys.executable, "-c", WAITING, tmp_path], stderr=subprocess.PIPE)
+        for _ in range(3)
+    ]
+    for program in programs:
+        _, error = program.communicate()
+        assert program.returncode == 0, error.decode()
+
+
+def test_waiting_is_interrupted(monkeypatch, other):
+    monkeypatch.setenv("POPTORCH_WAIT_FOR_IPU", "1")
+    assert other.take(1) == "0"
+    program = subprocess.Popen(
+        [sys.executable, "-c", WAITING, "."], stderr=subprocess.PIPE, text=True
+    )
+    while "Waiting for 4 IPU(s)" not in program.stderr.readline():
+        assert program.poll() is None
+    program.send_signal(signal.SIGINT)
+    assert "KeyboardInterrupt" in program.communicate()[1]
+    assert set(used()) == {0}
+
+
 # A child that is forked while the parent is attached, and lives on.
 CHILD = """    if __import__("os").fork() == 0:
         __import__("time").sleep(600)
@@ -425,14 +462,14 @@ def test_a_child_keeps_what_its_parent_has_trained(opts):
     if child == 0:
         try:
             model(X)
-            text = str(float(model.model.layer.weight.sum()))
+            text = str(model.model.layer.weight.sum().item())
         except BaseException as error:
             text = repr(error)
         os.write(write, text.encode())
         os._exit(0)
     os.waitpid(child, 0)
     model(X)
-    assert float(os.read(read, 1000)) == pytest.approx(float(model.model.layer.weight.sum()))
+    assert float(os.read(read, 1000)) == pytest.approx(model.model.layer.weight.sum().item())
     assert not torch.equal(weight, model.model.layer.weight)
 
 

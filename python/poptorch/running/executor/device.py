@@ -26,7 +26,7 @@ class ExecutorDevice(ExecutorOptimizer):
             wanted = options.ipu_id if options.exists("ipu_id") else None
             self._lease = acquire(self._ipus, wanted)
             self._log_device("Attached to")
-        _attached.add(self)
+            _attached.add(self)
 
     def _release_device(self) -> None:
         if self._lease is not None:

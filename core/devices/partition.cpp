@@ -121,9 +121,10 @@ class Partition {
     for (int i = 0; i < kMostIpus; ++i) {
       struct flock lock = range(i, 1, F_WRLCK);
       if (!mine_[i] && (fcntl(file_, F_GETLK, &lock) != 0 || lock.l_type == F_UNLCK)) continue;
-      const int64_t pid = mine_[i] ? getpid() : lock.l_pid;
-      Holder& h = out.emplace_back(Holder{.ipu = i, .pid = pid, .command = {}});
       const Slot& s = slots_[i];
+      // A process of another container has no number here.
+      const int64_t pid = mine_[i] ? getpid() : lock.l_pid > 0 ? lock.l_pid : s.owner.load();
+      Holder& h = out.emplace_back(Holder{.ipu = i, .pid = pid, .command = {}});
       if (s.owner != pid) continue;  // it was taken a moment ago
       h.user = s.user;
       h.seconds = static_cast<double>(std::max<int64_t>(0, seconds_now() - s.since));

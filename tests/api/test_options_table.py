@@ -12,6 +12,7 @@ import poptorch
 import pytest
 import torch
 from poptorch import _core
+from poptorch.base import logging as _logging
 from poptorch.options.table import OPTIONS, UNSET, Effect
 
 ROWS = [row for row in OPTIONS if row.section != "TensorLocationSettings"]
@@ -115,6 +116,14 @@ OUTSIDE_THE_KEY = [
 ]
 
 
+@pytest.fixture
+def no_log_file(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    yield
+    _logging.write_to(None)
+
+
+@pytest.mark.usefixtures("no_log_file")
 def test_options_outside_the_key_compile_to_the_same_program(regression, batch, opts, monkeypatch):
     """What the core is given: the text without source locations, and its options."""
     given = []

@@ -9,7 +9,9 @@ import sys
 import poptorch
 import pytest
 import torch
+from poptorch import _core
 from poptorch.base import logging as _logging
+from poptorch.base.errors import raise_core_error
 
 PROGRAM = """
 import poptorch, torch
@@ -55,6 +57,7 @@ def run(tmp_path, options="modelName('a')", **environment):
 @pytest.fixture(autouse=True)
 def as_before():
     yield
+    _logging.write_to(None)
     _logging.limit_repeats(_logging.DEFAULT_REPEATS)
     poptorch.setLogLevel("INFO")
 
@@ -136,17 +139,19 @@ def test_a_directory_that_cannot_be_written_to(opts, tmp_path):
             model(torch.ones(1, 3))
 
 
-def test_the_log_moves_to_another_directory(opts, tmp_path):
-    poptorch.setLogLevel("DEBUG")
-    try:
-        for name in "ab":
-            options = opts.clone().logDir(str(tmp_path / name))
-            poptorch.inferenceModel(torch.nn.Linear(3, 2), options)(torch.ones(1, 3))
-            poptorch.logger.error("now in %s", name)
-        texts = [(tmp_path / name / "poptorch.log").read_text() for name in "ab"]
-        assert "now in a" in texts[0] and "now in b" not in texts[0] and "now in b" in texts[1]
-    finally:
-        for log in (_logging.logger, _logging.core_logger):
-            log.removeHandler(_logging._file)
-        _logging._file.close()
-        _logging._file = None
+def test_the_log_moves_to_another_directory_and_stays_there(opts, tmp_path):
+    for name in ("a", "b", None):
+        options = opts.clone() if name is None else opts.clone().logDir(str(tmp_path / name))
+        poptorch.inferenceModel(torch.nn.Linear(3, 2), options)(torch.ones(1, 3))
+        poptorch.logger.error("after %s", name)
+    texts = [(tmp_path / name / "poptorch.log").read_text() for name in "ab"]
+    assert [re.findall(r"after (\w+)", text) for text in texts] == [["a"], ["b", "None"]]
+
+
+def test_long_messages_of_errors_go_there_too(opts, tmp_path):
+    options = opts.clone().logDir(str(tmp_path / "logs"))
+    poptorch.inferenceModel(torch.nn.Linear(3, 2), options).compile(torch.ones(1, 3))
+    long = "\n".join(map(str, range(100)))
+    with pytest.raises(poptorch.Error, match="See .*logs/poptorch_error.log for details"):
+        raise_core_error(_core.Error(long))
+    assert (tmp_path / "logs" / "poptorch_error.log").read_text() == long + "\n"

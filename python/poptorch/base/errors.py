@@ -4,12 +4,12 @@
 import os
 from typing import Any, NoReturn
 
+from poptorch.base import logging
+
 PY_ERROR_TYPE = "poptorch_py_error"
 CPP_ERROR_TYPE = "poptorch_cpp_error"
 _LONG = 80  # lines
 _LOG = "poptorch_error.log"
-#: Where the file goes, Options.logDir of the model that was compiled last.
-log_dir = "."
 
 
 class Error(Exception):
@@ -89,7 +89,7 @@ def _short(message: str) -> str:
     """The message; a very long one is written to a file and replaced by its name."""
     if message.count("\n") < _LONG:
         return message
-    path = os.path.join(log_dir, _LOG) if log_dir != "." else _LOG
+    path = os.path.join(logging.directory or "", _LOG)
     try:
         with open(path, "w", encoding="utf-8") as file:
             file.write(message + "\n")

@@ -79,26 +79,31 @@ def limit_repeats(count: int) -> None:
     _repeats.limit = count
 
 
+#: Options.logDir of the last model that had one; None if there was none.
+directory: str | None = None
 _file: logging.FileHandler | None = None
 
 
-def write_to(directory: str) -> None:
-    """Write the lines from now on to ``poptorch.log`` in this directory as well."""
-    global _file
-    path = os.path.abspath(os.path.join(directory, "poptorch.log"))
-    if _file is not None and _file.baseFilename == path:
+def write_to(place: str | None) -> None:
+    """Write the lines from now on to ``poptorch.log`` in this directory as well; None stops it."""
+    global directory, _file
+    place = None if place is None else os.path.abspath(place)
+    if place == directory:
         return
-    os.makedirs(directory, exist_ok=True)
-    made = logging.FileHandler(path, encoding="utf-8")
-    made.setFormatter(_Formatter(colour=False))
-    made.addFilter(_RepeatsOfFile())
+    made = None
+    if place is not None:
+        os.makedirs(place, exist_ok=True)
+        made = logging.FileHandler(os.path.join(place, "poptorch.log"), encoding="utf-8")
+        made.setFormatter(_Formatter(colour=False))
+        made.addFilter(_RepeatsOfFile())
     for log in (logger, core_logger):
         if _file is not None:
             log.removeHandler(_file)
-        log.addHandler(made)
+        if made is not None:
+            log.addHandler(made)
     if _file is not None:
         _file.close()
-    _file = made
+    directory, _file = place, made
 
 
 class _RepeatsOfFile(_RepeatLimit):

@@ -3,7 +3,7 @@
 
 from typing import Any
 
-from poptorch.base import device, errors, logging
+from poptorch.base import device, logging
 from poptorch.base.errors import CPP_ERROR_TYPE, Error, not_yet
 from poptorch.base.logging import logger
 from poptorch.enums import ConnectionType
@@ -46,7 +46,6 @@ def check_compilable(options: Options, training: bool) -> None:
 
 
 def _use_log_dir(directory: str) -> None:
-    errors.log_dir = directory
     # Nobody asked for a file in the working directory.
     if directory == _NO_LOG_DIR:
         return

@@ -75,7 +75,7 @@ def test_the_map_of_tests_names_files() -> None:
 def test_every_environment_variable_has_its_row():
     pages = (ROOT / "docs" / "env-vars.md").read_text()
     documented = set(re.findall(r"^\| `(\w+)`", pages, re.MULTILINE))
-    names = re.compile(r'"((?:TESSERA|POPTORCH|POPLAR|PVTI)_[A-Z_]+)"')
+    names = re.compile(r'"((?:TESSERA|POPTORCH|POPLAR|PVTI|PYTEST)_[A-Z_]+)"')
     sources = [*(ROOT / "core").rglob("*.h"), *(ROOT / "core").rglob("*.cpp")]
     sources += (ROOT / "python").rglob("*.py")
     read = {name for path in sources for name in names.findall(path.read_text())}

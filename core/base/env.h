@@ -19,7 +19,8 @@ namespace tessera {
   ROW(ipus, "TESSERA_IPUS", "16", "number of virtual IPUs of the machine")              \
   ROW(isa, "TESSERA_ISA", "", "v3 leaves AVX-512 unused")                               \
   ROW(runtime_dir, "TESSERA_RUNTIME_DIR", "", "directory for the locks of IPUs")        \
-  ROW(trace, "TESSERA_TRACE", "", "file for the timeline of a call on several IPUs")
+  ROW(trace, "TESSERA_TRACE", "", "file for the timeline of a call on several IPUs")    \
+  ROW(test_worker, "PYTEST_XDIST_WORKER", "", "a worker of pytest-xdist, with its own IPUs")
 
 namespace env {
 #define ROW(name, variable, fallback, doc) std::string name();

@@ -185,6 +185,18 @@ def test_partitions_of_other_directories_are_others(opts, other_process, tmp_pat
     assert infer(opts)(X).shape == (4, 2)
 
 
+def test_workers_of_a_test_runner_have_ipus_of_their_own(monkeypatch):
+    monkeypatch.delenv("TESSERA_RUNTIME_DIR")
+    places = []
+    for worker in ("", "gw9998", "gw9999", "../elsewhere"):
+        monkeypatch.setenv("PYTEST_XDIST_WORKER", worker)
+        places.append(_core.runtime_directory())
+    common = places[0]
+    assert places == [common, f"{common}/gw9998", f"{common}/gw9999", common]
+    for place in places[1:3]:
+        os.rmdir(place)
+
+
 @pytest.mark.parametrize("place", ["file", "file/ipus", "/proc/nothing"])
 def test_a_directory_that_cannot_be_used(opts, tmp_path, monkeypatch, place):
     (tmp_path / "file").write_text("")

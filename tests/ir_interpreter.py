@@ -268,7 +268,7 @@ def _node(line, lines):
     while line.take(","):
         types.append(line.type())
     assert len(types) == len(results), f"{name}: {len(results)} results, {len(types)} types"
-    assert len(bodies) == {"scan": 1, "branch": 2}.get(name, 0), f"{name}: {len(bodies)} bodies"
+    assert len(bodies) == {"scan": 1, "while": 1, "branch": 2}.get(name, 0), f"{name}: {len(bodies)} bodies"
     loc = int(line.next("loc")[1:]) if line.peek()[0] == "loc" else -1
     assert line.peek()[0] is None, f"text after the node: {line.peek()}"
     return Node(results, name, args, types, loc, bodies)
@@ -638,6 +638,19 @@ def _loop(node, args):
     return [*carries, *stacked]
 
 
+def _open_loop(node, args):
+    """while(carries, captures)"""
+    carries, captures = args
+    (body,) = node.bodies
+    assert carries[0].dtype == torch.bool and carries[0].numel() == 1
+    while bool(carries[0]):
+        out = run(body, {}, [*carries, *captures]).outputs
+        for before, after in zip(carries, out, strict=True):
+            assert (before.shape, before.dtype) == (after.shape, after.dtype)
+        carries = out
+    return carries
+
+
 def _choice(node, args):
     """branch(condition, operands)"""
     condition, operands = args
@@ -650,8 +663,8 @@ def _choice(node, args):
 
 def evaluate(node, args):
     """Results of one node."""
-    if node.name in ("scan", "branch"):
-        return _loop(node, args) if node.name == "scan" else _choice(node, args)
+    if node.bodies:
+        return {"scan": _loop, "while": _open_loop, "branch": _choice}[node.name](node, args)
     if node.name == "host_call":
         return _host_call(args)
     if node.name in POINTWISE_ARITY:

@@ -55,7 +55,7 @@ struct Node {
   TextPlace place = {};
   std::shared_ptr<Graph>
       body;  // of a fused node, or the epilogue of a matmul; never shared between two graphs
-  // What a scan does each turn, or the two ways of a branch; not shared either. They have
+  // What a loop does each turn, or the two ways of a branch; not shared either. They have
   // tables of locations of their own.
   std::vector<std::shared_ptr<Graph>> bodies;
 

@@ -148,7 +148,7 @@ class Parser : TextReader {
       n.target = n.args.list[0].s;
       n.args.list.erase(n.args.list.begin());
     }
-    if (n.op == Op::Scan || n.op == Op::Branch) {
+    if (n.op == Op::Scan || n.op == Op::While || n.op == Op::Branch) {
       while (peek() == '{') n.bodies.push_back(body());
     } else if (peek() == '{') {
       ++regions_;

@@ -29,13 +29,13 @@ void check_type(const TensorType& t) {
 // What goes into a body and comes out of it; row-major at its border.
 void check_bodies(const Graph& g, const Node& n) {
   const bool scan = n.op == Op::Scan;
-  if (n.bodies.empty() && !scan && n.op != Op::Branch) return;
-  invariant(n.bodies.size() == (scan                 ? 1u
-                                : n.op == Op::Branch ? 2u
-                                                     : 0u),
+  if (n.bodies.empty() && !scan && n.op != Op::While && n.op != Op::Branch) return;
+  invariant(n.bodies.size() == (scan || n.op == Op::While ? 1u
+                                : n.op == Op::Branch      ? 2u
+                                                          : 0u),
             "{} has {} bodies", op_text(n.op), n.bodies.size());
   const size_t carries = scan ? n.args.at(1).list.size() : 0;
-  const size_t xs = scan ? n.args.at(2).list.size() : 0, first = scan ? 0 : 1;
+  const size_t xs = scan ? n.args.at(2).list.size() : 0, first = n.op == Op::Branch ? 1 : 0;
   auto fits = [](const TensorType& outer, const TensorType& inner, bool slice) {
     const Dims shape(outer.shape.begin() + (slice ? 1 : 0), outer.shape.end());
     return outer.dtype == inner.dtype && shape == inner.shape && inner.order.empty();

@@ -31,7 +31,7 @@ void check_inputs(const Graph& body, const std::vector<TensorType>& inputs, Op o
 
 std::vector<TensorType> infer_scan_node(const Graph& g, const Node& n) {
   user_check(n.bodies.size() == 1, "scan has one body, not {}", n.bodies.size());
-  const ScanParts parts = scan_parts(n.args);
+  const LoopParts parts = loop_parts(n.op, n.args);
   user_check(parts.count >= 0, "scan cannot take {} turns", parts.count);
   const Graph& body = *n.bodies[0];
   std::vector<TensorType> inputs;
@@ -60,6 +60,27 @@ std::vector<TensorType> infer_scan_node(const Graph& g, const Node& n) {
   return out;
 }
 
+std::vector<TensorType> infer_while_node(const Graph& g, const Node& n) {
+  user_check(n.bodies.size() == 1, "while has one body, not {}", n.bodies.size());
+  const LoopParts parts = loop_parts(n.op, n.args);
+  user_check(parts.carries > 0, "while has no carry to test");
+  std::vector<TensorType> types;
+  for (ValueId v : n.operands) types.push_back(row_major(g.type(v)));
+  user_check(types[0].dtype == DType::Bool && types[0].count() == 1, "while tests one bool, not {}",
+             to_string(types[0]));
+  const Graph& body = *n.bodies[0];
+  check_inputs(body, types, n.op);
+  user_check(body.outputs.size() == parts.carries, "a body of while has {} outputs for {} carries",
+             body.outputs.size(), parts.carries);
+  types.resize(parts.carries);
+  for (size_t i = 0; i < parts.carries; ++i) {
+    const TensorType t = row_major(body.type(body.outputs[i]));
+    user_check(t == types[i], "while carries {} from turn to turn, its body gives {}",
+               to_string(types[i]), to_string(t));
+  }
+  return types;
+}
+
 std::vector<TensorType> infer_branch_node(const Graph& g, const Node& n) {
   user_check(n.bodies.size() == 2, "branch has two bodies, not {}", n.bodies.size());
   user_check(g.type(n.operands[0]).count() == 1, "branch takes one bool, not {}",
@@ -82,7 +103,9 @@ std::vector<TensorType> infer_branch_node(const Graph& g, const Node& n) {
 
 }  // namespace
 
-ScanParts scan_parts(const Args& args) {
+LoopParts loop_parts(Op op, const Args& args) {
+  if (op == Op::Branch) return {};
+  if (op == Op::While) return {0, args.at(0).list.size(), 0, args.at(1).list.size(), false};
   return {args.integer(0), args.at(1).list.size(), args.at(2).list.size(), args.at(3).list.size(),
           args.boolean(4)};
 }
@@ -95,7 +118,7 @@ bool is_pure(const Node& n) {
 }
 
 bool reads_as_it_lies(const Node& n, size_t i, const TensorRef& physical) {
-  if (n.op != Op::Scan || !scan_parts(n.args).is_x(i)) return physical.contiguous();
+  if (n.op != Op::Scan || !loop_parts(n.op, n.args).is_x(i)) return physical.contiguous();
   TensorRef slice = physical;
   slice.shape.erase(slice.shape.begin());
   slice.strides.erase(slice.strides.begin());
@@ -103,7 +126,8 @@ bool reads_as_it_lies(const Node& n, size_t i, const TensorRef& physical) {
 }
 
 std::vector<TensorType> infer_flow(const Graph& g, const Node& n) {
-  return n.op == Op::Scan ? infer_scan_node(g, n) : infer_branch_node(g, n);
+  if (n.op == Op::Scan) return infer_scan_node(g, n);
+  return n.op == Op::While ? infer_while_node(g, n) : infer_branch_node(g, n);
 }
 
 }  // namespace tessera

@@ -9,13 +9,15 @@
 namespace tessera {
 
 inline bool is_flow(Op op) {
-  return op == Op::Scan || op == Op::Branch;
+  return op == Op::Scan || op == Op::While || op == Op::Branch;
 }
 
-// scan(count, [carries], [xs], [captures], reverse). The operands are those of the lists in order,
-// and so are the inputs of the body. Its outputs are the carries of the next turn, then the ys.
-struct ScanParts {
-  int64_t count = 0;
+// scan(count, [carries], [xs], [captures], reverse) and while([carries], [captures]). The operands
+// are those of the lists in order, and so are the inputs of the body. Its outputs are the carries
+// of the next turn, then the ys. The first carry of a while is a bool: there is another turn as
+// long as it is true.
+struct LoopParts {
+  int64_t count = 0;  // 0 for a while
   size_t carries = 0, xs = 0, captures = 0;
   bool reverse = false;
 
@@ -25,7 +27,13 @@ struct ScanParts {
   int64_t slice(int64_t turn) const { return reverse ? count - 1 - turn : turn; }
 };
 
-ScanParts scan_parts(const Args& args);
+// Of a branch: none.
+LoopParts loop_parts(Op op, const Args& args);
+
+// The argument that lists what all turns, or both ways, read.
+inline size_t captures_argument(Op op) {
+  return op == Op::Scan ? 3 : 1;
+}
 
 // The first operand of a node that its bodies read: a branch has its condition before it.
 inline size_t first_body_operand(Op op) {

@@ -38,7 +38,7 @@ struct StepDesc {
   // are good until state_written().
   bool pieces = false;
   int host_index = -1;  // of a host call: which callback
-  // Of a scan or a branch: the steps of its bodies. They see `workspace`, some bytes of the arena,
+  // Of a loop or a branch: the steps of its bodies. They see `workspace`, some bytes of the arena,
   // as region 0, then a region per input of the body and one per output that is no carry.
   std::vector<std::shared_ptr<const Section>> bodies = {};
   TensorRef workspace = {};

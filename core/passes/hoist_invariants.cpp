@@ -20,17 +20,19 @@ class Hoister {
 
   // The values that stand for the results; none if they stay.
   Values run(bool& changed) {
-    const ScanParts parts = scan_parts(n_.args);
+    const LoopParts parts = loop_parts(n_.op, n_.args);
     for (size_t i = parts.carries + parts.xs; i < n_.operands.size(); ++i)
       outside_[body_.sources[i].value] = n_.operands[i];
-    if (parts.count > 0) changed |= move_nodes();
+    if (parts.count > 0 || n_.op == Op::While) changed |= move_nodes();
     return keep_carries();
   }
 
  private:
-  // A node whose operands are all known outside. What is larger than they are would cost memory.
+  // A node whose operands are all known outside. What is larger than they are would cost memory. A
+  // while may have no turn, so what its data could make fail stays.
   bool moves(const Node& n) const {
     if (n.operands.empty() || is_view(n.op) || !is_pure(n)) return false;
+    if (n_.op == Op::While && !is_pointwise(n.op)) return false;
     int64_t bytes = 0;
     for (ValueId v : n.operands) {
       if (!seen(v)) return false;
@@ -83,17 +85,19 @@ class Hoister {
 
   void capture(ValueId inside, std::string name, ValueId outside) {
     body_.sources.push_back({SourceKind::kInput, inside, std::move(name)});
-    n_.args.list[3].list.push_back(Arg::operand(static_cast<int64_t>(n_.operands.size())));
+    n_.args.list[captures_argument(n_.op)].list.push_back(
+        Arg::operand(static_cast<int64_t>(n_.operands.size())));
     n_.operands.push_back(outside);
   }
 
-  // Carries that stay as they are become captures of the value that they begin with.
+  // Carries that stay as they are become captures of the value that they begin with. That which a
+  // while tests stays a carry.
   Values keep_carries() {
-    const ScanParts parts = scan_parts(n_.args);
+    const LoopParts parts = loop_parts(n_.op, n_.args);
     std::vector<bool> kept(n_.operands.size(), true);
     Values now = n_.results;
     bool any = false;
-    for (size_t i = 0; i < parts.carries; ++i) {
+    for (size_t i = n_.op == Op::While; i < parts.carries; ++i) {
       const ValueId inside = body_.sources[i].value;
       if (body_.outputs[i] != inside) continue;
       any = true;
@@ -126,7 +130,7 @@ class Hoister {
 // Operands that are fills are made in the bodies.
 bool fill_inside(Node& n, const std::unordered_map<ValueId, Node>& fills) {
   const size_t first = first_body_operand(n.op);
-  const ScanParts parts = n.op == Op::Scan ? scan_parts(n.args) : ScanParts{};
+  const LoopParts parts = loop_parts(n.op, n.args);
   std::vector<bool> kept(n.operands.size(), true);
   for (size_t i = first + parts.carries + parts.xs; i < n.operands.size(); ++i) {
     auto it = fills.find(n.operands[i]);
@@ -152,7 +156,7 @@ bool hoist_invariants(Graph& g, const PassContext&) {
     if (n.op == Op::Fill && n.operands.empty()) fills[n.results[0]] = n;
     if (n.bodies.empty()) return {};
     changed |= fill_inside(n, fills);
-    return n.op == Op::Scan ? Hoister(n, b).run(changed) : Values{};
+    return n.op == Op::Branch ? Values{} : Hoister(n, b).run(changed);
   });
   return rewritten || changed;
 }

@@ -45,13 +45,13 @@ class Rounder {
     ++depth_;
     for (const std::shared_ptr<Graph>& body : n.bodies) {
       inside.push_back(body->add_value(kKey));
-      own = n.op == Op::Scan ? body->add_value(kKey) : inside.back();
+      own = n.op == Op::Branch ? inside.back() : body->add_value(kKey);
       sweep(*body, own);
     }
     --depth_;
     if (next_ == before) return;
-    if (n.op == Op::Scan) add_turn(n, b, inside[0], own);
-    n.args.list[n.op == Op::Scan ? 3 : 1].list.push_back(
+    if (n.op != Op::Branch) add_turn(n, b, inside[0], own);
+    n.args.list[captures_argument(n.op)].list.push_back(
         Arg::operand(static_cast<int64_t>(n.operands.size())));
     n.operands.push_back(key);
     for (size_t i = 0; i < n.bodies.size(); ++i)
@@ -60,13 +60,17 @@ class Rounder {
 
   // Before the body: own key = key + turn * (a number for this depth of loops).
   void add_turn(Node& n, Builder& b, ValueId key, ValueId own) {
-    const ScanParts parts = scan_parts(n.args);
+    const bool counted = n.op == Op::Scan;
+    const LoopParts parts = loop_parts(n.op, n.args);
     const TensorType all{DType::I64, {parts.count}, {}}, one{DType::I64, {}, {}};
+    // An x, or a carry that counts.
     const ValueId turns =
-        b.pointwise(Op::Iota, {Arg::integer(0), Arg::integer(0), Arg::integer(1)}, {}, all);
+        counted
+            ? b.pointwise(Op::Iota, {Arg::integer(0), Arg::integer(0), Arg::integer(1)}, {}, all)
+            : b.add(Op::Fill, {}, one, {Arg::integer(0)});
     const size_t at = parts.carries + parts.xs;
     n.operands.insert(n.operands.begin() + static_cast<int64_t>(at), turns);
-    n.args.list[2].list.push_back({});
+    n.args.list[counted ? 2 : 0].list.push_back({});
     int64_t next = 0;
     for (Arg& a : n.args.list)
       for (Arg& x : a.list) x = Arg::operand(next++);
@@ -78,6 +82,10 @@ class Rounder {
     const ValueId scaled = inner.add(Op::Mul, {turn}, one, {Arg::integer(kTurn + depth_ * kDepth)});
     inner.add(Op::Add, {key, scaled}, kKey);
     inner.out.back().results = {own};
+    if (!counted) {
+      body.outputs.push_back(inner.add(Op::Add, {turn}, one, {Arg::integer(1)}));
+      n.results.push_back(b.graph().add_value(one, static_cast<int32_t>(n.results.size())));
+    }
     for (Node& old : body.nodes) inner.append(std::move(old));
     body.nodes = std::move(inner.out);
   }

@@ -36,7 +36,7 @@ class Trimmer {
   // One round; false if all is needed.
   bool run(const PassContext& ctx) {
     std::vector<bool> kept(n_.operands.size(), false);
-    if (n_.op == Op::Scan) {
+    if (n_.op != Op::Branch) {
       follow_carries();
       for (size_t i = 0; i < carries(); ++i) kept[i] = needed_[i];
     } else {
@@ -60,11 +60,12 @@ class Trimmer {
   }
 
  private:
-  size_t carries() const { return scan_parts(n_.args).carries; }
+  size_t carries() const { return loop_parts(n_.op, n_.args).carries; }
 
   // A carry is needed if what is needed is made from it, in this turn or a later one.
   void follow_carries() {
     const Graph& body = *n_.bodies[0];
+    if (n_.op == Op::While) needed_[0] = true;  // or the loop would not end
     for (bool again = true; again;) {
       again = false;
       const std::vector<bool> live = reached(body, needed_);

@@ -37,9 +37,9 @@ bool elementwise_operand(const Node& n, size_t i) {
   return shape == iteration;
 }
 
-// The carry of a scan that becomes its result `v`, and that it writes over where both share memory.
+// The carry of a loop that becomes its result `v`, and that it writes over where both share memory.
 bool own_carry(const Node& n, size_t i, ValueId v) {
-  return n.op == Op::Scan && scan_parts(n.args).is_carry(i) && n.results[i] == v &&
+  return is_flow(n.op) && loop_parts(n.op, n.args).is_carry(i) && n.results[i] == v &&
          std::count(n.operands.begin(), n.operands.end(), n.operands[i]) == 1;
 }
 
@@ -93,7 +93,7 @@ class SectionPlanner {
         std::vector<bool> fixed;
         for (size_t k = first_body_operand(n.op); k < n.operands.size(); ++k)
           fixed.push_back(fixed_sources_.count(n.operands[k]) > 0);
-        const size_t carries = n.op == Op::Scan ? scan_parts(n.args).carries : 0;
+        const size_t carries = loop_parts(n.op, n.args).carries;
         auto section = std::make_shared<Section>();
         const int64_t arena = SectionPlanner(*body, states_, carries, fixed).plan(*section);
         BodyPlans& plans = bodies_[static_cast<int>(i)];

@@ -103,7 +103,7 @@ class Printer {
     if (s.op == Op::Branch)
       return index < inputs - 1 ? fmt::format("operand {}", index)
                                 : fmt::format("result {}", index - inputs + 1);
-    const ScanParts parts = scan_parts(s.args);
+    const LoopParts parts = loop_parts(s.op, s.args);
     const int carries = static_cast<int>(parts.carries), xs = static_cast<int>(parts.xs);
     if (index < carries) return fmt::format("carry {}", index);
     if (index < carries + xs) return fmt::format("x {}", index - carries);

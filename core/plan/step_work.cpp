@@ -44,7 +44,7 @@ Work work_of(const Graph& g, const Node& n) {
 }
 
 Work work_of_bodies(const Node& n, const std::vector<std::shared_ptr<Section>>& bodies) {
-  const int64_t turns = n.op == Op::Scan ? scan_parts(n.args).count : 1;
+  const int64_t turns = n.op == Op::Scan ? loop_parts(n.op, n.args).count : 1;
   Work most{WorkKind::kPointwise};
   for (const auto& body : bodies) {
     Work w;

@@ -13,7 +13,7 @@ namespace tessera {
 // Of a node, without what its bodies do.
 Work work_of(const Graph& g, const Node& n);
 
-// Of a scan or a branch: its turns, or the longer of its two ways.
+// Of a scan its turns, of a while one of them, of a branch the longer of its two ways.
 Work work_of_bodies(const Node& n, const std::vector<std::shared_ptr<Section>>& bodies);
 
 }  // namespace tessera

@@ -51,7 +51,9 @@ class LoadedBody {
   // All steps once; false if the run is to end. `team` is this thread's part of the team, `solo`
   // the same as a team of one.
   bool run(RunCtx& team, RunCtx& solo) const {
-    return run_steps(0, loaded_.steps.size(), team, solo);
+    if (!run_steps(0, loaded_.steps.size(), team, solo)) return false;
+    if (loaded_.barrier_after) team.barrier();
+    return true;
   }
 
   // The same from top level.
@@ -170,59 +172,64 @@ class FlowKernel : public Kernel {
   std::vector<LoadedBody> bodies_;
 };
 
-class ScanKernel final : public FlowKernel {
+// What loops have in common: carries, which begin where they end, and a look at whether to go on
+// every few milliseconds.
+class LoopKernel : public FlowKernel {
  public:
-  ScanKernel(const StepDesc& desc, const RunConfig& config, std::byte* arena, HostCalls& hosts)
-      : FlowKernel(desc), parts_(scan_parts(desc.args)) {
+  LoopKernel(const StepDesc& desc, const RunConfig& config, std::byte* arena, HostCalls& hosts)
+      : FlowKernel(desc), parts_(loop_parts(desc.op, desc.args)) {
     const Section& section = *desc.bodies[0];
     const int xs = kFirstInputRegion + static_cast<int>(parts_.carries);
     const int end = kFirstInputRegion +
                     static_cast<int>(desc.inputs.size() + desc.outputs.size() - parts_.carries);
+    TensorRef tested;
+    if (desc.op == Op::While) {
+      tested = desc.outputs[0];
+      tested.region = kFirstInputRegion;
+      tested.offset = 0;
+    }
     // Captures lie between xs and ys; they are only read.
-    bodies_.emplace_back(load_turns(section, config, arena, hosts, xs, end), section);
+    bodies_.emplace_back(load_turns(section, config, arena, hosts, xs, end,
+                                    desc.op == Op::While ? &tested : nullptr),
+                         section);
     constexpr double kCheckSeconds = 2e-3;
     const double turns = kCheckSeconds / bodies_[0].seconds();
     check_every_ = static_cast<int64_t>(std::clamp(turns, 1.0, 1e6));
-    for (size_t i = 0; i < desc.inputs.size(); ++i)
-      if (parts_.is_x(i))
-        slices_.push_back(
-            {i, desc.inputs[i], desc.inputs[i].strides[0] * size_of(desc.inputs[i].dtype)});
-    for (size_t i = parts_.carries; i < desc.outputs.size(); ++i)
-      slices_.push_back({desc.inputs.size() + i - parts_.carries, desc.outputs[i],
-                         desc.outputs[i].strides[0] * size_of(desc.outputs[i].dtype)});
   }
 
-  void run(const RunCtx& ctx) const override {
-    std::byte** bases = table(ctx);
-    start(ctx);
-    std::byte** base = bases + kFirstInputRegion;
-    for (size_t i = 0; i < inputs_.size(); ++i)
-      base[i] = ctx.ptr<std::byte>(parts_.is_carry(i) ? outputs_[i] : inputs_[i]);
+ protected:
+  // Turns as long as `more(turn)` says; `prepare(turn)` comes before each.
+  template <typename More, typename Prepare>
+  void run_turns(const RunCtx& ctx, std::byte** bases, const More& more,
+                 const Prepare& prepare) const {
     RunCtx team = inside(ctx, bases), solo = LoadedBody::alone(team);
     const bool top = top_level();
     const LoadedBody& body = bodies_[0];
-    if (body.empty()) return;
     int64_t unchecked = 0;
-    for (int64_t turn = 0; turn < parts_.count; ++turn) {
+    for (int64_t turn = 0; more(turn); ++turn) {
       if (++unchecked > check_every_) [[unlikely]] {
         unchecked = 1;
         if (ctx.control != nullptr && ctx.control->stop(ctx)) return;
       }
-      const int64_t at = parts_.slice(turn);
-      for (const Slice& s : slices_) base[s.region] = ctx.ptr<std::byte>(s.tensor) + at * s.bytes;
+      prepare(turn);
       if (!(top ? body.run_stretches(team) : body.run(team, solo))) return;
     }
   }
 
- private:
-  struct Slice {
-    size_t region;  // after the first of an input
-    TensorRef tensor;
-    int64_t bytes;
-  };
+  // This thread's table when the first turn begins.
+  std::byte** begin(const RunCtx& ctx) const {
+    std::byte** bases = table(ctx);
+    copy_carries(ctx);
+    for (size_t i = 0; i < inputs_.size(); ++i)
+      bases[kFirstInputRegion + i] =
+          ctx.ptr<std::byte>(parts_.is_carry(i) ? outputs_[i] : inputs_[i]);
+    return bases;
+  }
 
-  // The carries begin where they end.
-  void start(const RunCtx& ctx) const {
+  LoopParts parts_;
+
+ private:
+  void copy_carries(const RunCtx& ctx) const {
     bool copied = false;
     for (size_t i = 0; i < parts_.carries; ++i) {
       const TensorRef &from = inputs_[i], &to = outputs_[i];
@@ -236,9 +243,56 @@ class ScanKernel final : public FlowKernel {
     if (copied) ctx.barrier();
   }
 
-  ScanParts parts_;
-  std::vector<Slice> slices_;
   int64_t check_every_ = 1;
+};
+
+class ScanKernel final : public LoopKernel {
+ public:
+  ScanKernel(const StepDesc& desc, const RunConfig& config, std::byte* arena, HostCalls& hosts)
+      : LoopKernel(desc, config, arena, hosts) {
+    for (size_t i = 0; i < desc.inputs.size(); ++i)
+      if (parts_.is_x(i))
+        slices_.push_back(
+            {i, desc.inputs[i], desc.inputs[i].strides[0] * size_of(desc.inputs[i].dtype)});
+    for (size_t i = parts_.carries; i < desc.outputs.size(); ++i)
+      slices_.push_back({desc.inputs.size() + i - parts_.carries, desc.outputs[i],
+                         desc.outputs[i].strides[0] * size_of(desc.outputs[i].dtype)});
+  }
+
+  void run(const RunCtx& ctx) const override {
+    std::byte** bases = begin(ctx);
+    std::byte** base = bases + kFirstInputRegion;
+    if (bodies_[0].empty()) return;
+    run_turns(
+        ctx, bases, [&](int64_t turn) { return turn < parts_.count; },
+        [&](int64_t turn) {
+          const int64_t at = parts_.slice(turn);
+          for (const Slice& s : slices_)
+            base[s.region] = ctx.ptr<std::byte>(s.tensor) + at * s.bytes;
+        });
+  }
+
+ private:
+  struct Slice {
+    size_t region;  // after the first of an input
+    TensorRef tensor;
+    int64_t bytes;
+  };
+
+  std::vector<Slice> slices_;
+};
+
+// All threads see the same flag: the body has barriers between what writes it and what they read.
+class WhileKernel final : public LoopKernel {
+ public:
+  using LoopKernel::LoopKernel;
+
+  void run(const RunCtx& ctx) const override {
+    std::byte** bases = begin(ctx);
+    const auto* go = ctx.ptr<uint8_t>(outputs_[0]);
+    run_turns(
+        ctx, bases, [&](int64_t) { return *go != 0; }, [](int64_t) {});
+  }
 };
 
 class BranchKernel final : public FlowKernel {
@@ -269,6 +323,7 @@ KernelPtr make_flow(const StepDesc& desc, const RunConfig& config, std::byte* ar
                     HostCalls& hosts) {
   std::byte* own = arena + desc.workspace.offset;
   if (desc.op == Op::Scan) return std::make_unique<ScanKernel>(desc, config, own, hosts);
+  if (desc.op == Op::While) return std::make_unique<WhileKernel>(desc, config, own, hosts);
   return std::make_unique<BranchKernel>(desc, config, own, hosts);
 }
 

@@ -7,7 +7,7 @@
 
 namespace tessera {
 
-// The kernel of a scan or a branch. `arena` is the region 0 of the step; host calls of the bodies
+// The kernel of a loop or a branch. `arena` is the region 0 of the step; host calls of the bodies
 // are added to `hosts`.
 KernelPtr make_flow(const StepDesc& desc, const RunConfig& config, std::byte* arena,
                     HostCalls& hosts);

@@ -169,22 +169,35 @@ void cut_stretches(LoadedSection& loaded) {
 
 LoadedSection load_section(const Section& section, const RunConfig& config, std::byte* arena,
                            HostCalls& hosts) {
-  return load_turns(section, config, arena, hosts, 0, 0);
-}
-
-LoadedSection load_turns(const Section& section, const RunConfig& config, std::byte* arena,
-                         HostCalls& hosts, int first_slice, int last_slice) {
   LoadedSection out;
   out.steps.resize(section.steps.size());
   make_kernels(section, config, arena, hosts, out);
   place_checks(section, out);
   std::vector<Access> pending;
   place_barriers(section, config.threads, out, pending);
-  if (last_slice > 0) {
-    std::erase_if(
-        pending, [&](const Access& a) { return a.region >= first_slice && a.region < last_slice; });
-    place_barriers(section, config.threads, out, pending);
+  cut_stretches(out);
+  return out;
+}
+
+LoadedSection load_turns(const Section& section, const RunConfig& config, std::byte* arena,
+                         HostCalls& hosts, int first_slice, int last_slice,
+                         const TensorRef* tested) {
+  LoadedSection out;
+  out.steps.resize(section.steps.size());
+  make_kernels(section, config, arena, hosts, out);
+  place_checks(section, out);
+  std::vector<Access> pending;
+  if (tested != nullptr) pending.push_back(access_of(*tested, false, false));
+  place_barriers(section, config.threads, out, pending);
+  std::erase_if(pending,
+                [&](const Access& a) { return a.region >= first_slice && a.region < last_slice; });
+  if (tested != nullptr) {
+    const Access test = access_of(*tested, false, false);
+    for (const Access& p : pending) out.barrier_after |= conflict(test, p);
+    if (out.barrier_after) pending.clear();
+    pending.push_back(test);
   }
+  place_barriers(section, config.threads, out, pending);
   cut_stretches(out);
   return out;
 }

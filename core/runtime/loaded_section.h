@@ -45,6 +45,7 @@ struct Stretch {
 struct LoadedSection {
   std::vector<LoadedStep> steps;
   std::vector<Stretch> stretches;
+  bool barrier_after = false;  // of the body of a loop
 };
 
 // Makes the kernels of `section`, whose region 0 is `arena`. Host calls are added to `hosts`, which
@@ -52,9 +53,11 @@ struct LoadedSection {
 LoadedSection load_section(const Section& section, const RunConfig& config, std::byte* arena,
                            HostCalls& hosts);
 // The same for the body of a loop: its first steps come after its last ones. Regions from
-// `first_slice` to `last_slice`, the latter not included, are other memory in each turn.
+// `first_slice` to `last_slice`, the latter not included, are other memory in each turn. All
+// threads read `tested`, if it is there, between two turns.
 LoadedSection load_turns(const Section& section, const RunConfig& config, std::byte* arena,
-                         HostCalls& hosts, int first_slice, int last_slice);
+                         HostCalls& hosts, int first_slice, int last_slice,
+                         const TensorRef* tested = nullptr);
 
 // The kernel of a step; `host` makes the kernel of a host call.
 KernelPtr make_step(const StepDesc& desc, const std::function<KernelPtr(const StepDesc&)>& host);

@@ -29,6 +29,16 @@ Arg value_of(const tessera_call* c, const char* name) {
   return list || items.empty() ? Arg::of(std::move(items)) : items[0];
 }
 
+// The first node that a composition can't have.
+const Node* stranger_in(const Graph& g) {
+  for (const Node& n : g.nodes) {
+    if (n.body || n.op == Op::HostCall) return &n;
+    for (const auto& body : n.bodies)
+      if (const Node* found = stranger_in(*body)) return found;
+  }
+  return nullptr;
+}
+
 // The graph of a composition; its inputs and outputs are those of the call.
 std::unique_ptr<Graph> read_composition(const CustomCall& call, const CustomSite& site,
                                         const std::vector<TensorType>& outputs) {
@@ -61,10 +71,9 @@ std::unique_ptr<Graph> read_composition(const CustomCall& call, const CustomSite
   }
   check(g->grads.empty() && g->updates.empty() && g->optimizer.empty() && g->loss == kNoValue,
         "it has a loss, gradients or updates; only outputs may be");
-  for (const Node& n : g->nodes)
-    check(!n.body && n.op != Op::HostCall,
-          fmt::format("{} has no place in one (line {}, column {} of the program text)",
-                      op_text(n.op), n.place.line, n.place.column));
+  if (const Node* n = stranger_in(*g))
+    check(false, fmt::format("{} has no place in one (line {}, column {} of the program text)",
+                             op_text(n->op), n->place.line, n->place.column));
   return g;
 }
 
@@ -73,6 +82,27 @@ Arg numbered(const Arg& a, const Node& n, const std::unordered_map<ValueId, int6
   if (a.is_operand()) return Arg::operand(number.at(n.operands[a.i]));
   Arg out = a;
   for (Arg& x : out.list) x = numbered(x, n, number);
+  return out;
+}
+
+Composition numbered(const Graph& g) {
+  std::unordered_map<ValueId, int64_t> number;
+  for (const Source& s : g.sources) number.emplace(s.value, number.size());
+  Composition out;
+  for (const Node& n : g.nodes) {
+    Composition::Node& node = out.nodes.emplace_back();
+    node.op = op_text(n.op);
+    for (const Arg& a : n.args.list) node.args.list.push_back(numbered(a, n, number));
+    for (ValueId v : n.results) {
+      number.emplace(v, number.size());
+      node.results.push_back(number.at(v));
+      node.types.push_back(g.type(v));
+    }
+    node.line = n.place.line;
+    node.column = n.place.column;
+    for (const auto& body : n.bodies) node.bodies.push_back(numbered(*body));
+  }
+  for (ValueId v : g.outputs) out.outputs.push_back(number.at(v));
   return out;
 }
 
@@ -103,24 +133,7 @@ Composition custom_compose(const CustomSite& site) {
   user_check(call.op().compose != nullptr, "[{}] has no composition", call.label());
   const std::vector<TensorType> outputs = call.setup();
   call.check(tessera_call_compose(call.get()));
-  const std::unique_ptr<Graph> g = read_composition(call, site, outputs);
-  std::unordered_map<ValueId, int64_t> number;
-  for (const Source& s : g->sources) number.emplace(s.value, number.size());
-  Composition out;
-  for (const Node& n : g->nodes) {
-    Composition::Node& node = out.nodes.emplace_back();
-    node.op = op_text(n.op);
-    for (const Arg& a : n.args.list) node.args.list.push_back(numbered(a, n, number));
-    for (ValueId v : n.results) {
-      number.emplace(v, number.size());
-      node.results.push_back(number.at(v));
-      node.types.push_back(g->type(v));
-    }
-    node.line = n.place.line;
-    node.column = n.place.column;
-  }
-  for (ValueId v : g->outputs) out.outputs.push_back(number.at(v));
-  return out;
+  return numbered(*read_composition(call, site, outputs));
 }
 
 std::vector<CustomGradient> custom_gradients(const CustomSite& site) {

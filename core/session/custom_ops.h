@@ -35,7 +35,7 @@ struct CustomSite {
 
 std::vector<TensorType> custom_setup(const CustomSite& site);
 
-// A composition, read and checked; values are numbered, the inputs first.
+// A composition, read and checked; values are numbered, the inputs first. So are those of a body.
 struct Composition {
   struct Node {
     std::string op;
@@ -43,6 +43,7 @@ struct Composition {
     std::vector<int64_t> results;
     std::vector<TensorType> types;
     int line = 0, column = 0;  // in the text
+    std::vector<Composition> bodies;
   };
   std::vector<Node> nodes;
   std::vector<int64_t> outputs;

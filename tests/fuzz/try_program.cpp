@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "try_program.h"
 
+#include <chrono>
 #include <cstring>
 #include <new>
 
@@ -14,6 +15,7 @@ namespace {
 constexpr int64_t kMostBytes = 8 << 20;    // of inputs and outputs of a run
 constexpr int64_t kMostWork = 50'000'000;  // flops and bytes of a run
 constexpr size_t kMostBatches = 8;
+constexpr std::chrono::milliseconds kMostTime{200};  // of a run
 
 int64_t work_of(const Program& p) {
   double total = 0;
@@ -68,7 +70,9 @@ bool run_session(Session& session, Random& r) {
     in.push_back(memory.emplace_back(some_data(port.bytes() * batches, port.dtype, r)).data());
   for (const PortDesc& port : p.outputs)
     out.push_back(memory.emplace_back(static_cast<size_t>(port.bytes() * batches)).data());
-  engine.run(in, out, nullptr);
+  // A loop may never end; engines ask now and then.
+  const auto end = std::chrono::steady_clock::now() + kMostTime;
+  engine.run(in, out, [&] { return std::chrono::steady_clock::now() > end; });
   return true;
 }
 
@@ -136,6 +140,8 @@ Result try_program(const Mutant& m, Random& r) {
     try {
       return {run_session(session, r) ? Outcome::kRan : Outcome::kCompiled, ""};
     } catch (const UserError&) {
+      return {Outcome::kRunRefused, ""};
+    } catch (const Interrupted&) {
       return {Outcome::kRunRefused, ""};
     }
   } catch (const UserError& e) {

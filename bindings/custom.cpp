@@ -37,6 +37,18 @@ CustomSite site_of(const std::string& domain, const std::string& name, int64_t v
   return site;
 }
 
+nb::tuple tuple_of(const Composition& c) {
+  nb::list nodes;
+  for (const Composition::Node& n : c.nodes) {
+    nb::list args, bodies;
+    for (const Arg& a : n.args.list) args.append(literal(a));
+    for (const Composition& body : n.bodies) bodies.append(tuple_of(body));
+    nodes.append(
+        nb::make_tuple(n.op, args, n.results, types_of(n.types), n.line, n.column, bodies));
+  }
+  return nb::make_tuple(nodes, c.outputs);
+}
+
 }  // namespace
 
 void bind_custom(nb::module_& m) {
@@ -61,17 +73,11 @@ void bind_custom(nb::module_& m) {
       "custom_compose",
       [](const std::string& domain, const std::string& name, int64_t version,
          const std::vector<PyType>& inputs, nb::handle attributes) {
-        const Composition c = custom_compose(site_of(domain, name, version, inputs, attributes));
-        nb::list nodes;
-        for (const Composition::Node& n : c.nodes) {
-          nb::list args;
-          for (const Arg& a : n.args.list) args.append(literal(a));
-          nodes.append(nb::make_tuple(n.op, args, n.results, types_of(n.types), n.line, n.column));
-        }
-        return nb::make_tuple(nodes, c.outputs);
+        return tuple_of(custom_compose(site_of(domain, name, version, inputs, attributes)));
       },
       "domain"_a, "name"_a, "version"_a, "inputs"_a, "attributes"_a,
-      "The nodes (op, arguments, results, types, line, column) and the outputs of a composition.");
+      "The nodes (op, arguments, results, types, line, column, bodies) and the outputs of a "
+      "composition; bodies are such pairs.");
   m.def(
       "custom_gradients",
       [](const std::string& domain, const std::string& name, int64_t version,

@@ -268,7 +268,8 @@ def _node(line, lines):
     while line.take(","):
         types.append(line.type())
     assert len(types) == len(results), f"{name}: {len(results)} results, {len(types)} types"
-    assert len(bodies) == {"scan": 1, "while": 1, "branch": 2}.get(name, 0), f"{name}: {len(bodies)} bodies"
+    wanted = {"scan": 1, "while": 1, "branch": 2}.get(name, 0)
+    assert len(bodies) == wanted, f"{name}: {len(bodies)} bodies"
     loc = int(line.next("loc")[1:]) if line.peek()[0] == "loc" else -1
     assert line.peek()[0] is None, f"text after the node: {line.peek()}"
     return Node(results, name, args, types, loc, bodies)

@@ -9,8 +9,6 @@ namespace tessera::compat {
 
 namespace {
 
-constexpr int64_t kMostTurns = 4096;  // of a loop that is written out
-
 std::vector<int64_t> inverse(const std::vector<int64_t>& order) {
   std::vector<int64_t> out(order.size());
   for (size_t i = 0; i < order.size(); ++i) out[order[i]] = static_cast<int64_t>(i);
@@ -19,12 +17,12 @@ std::vector<int64_t> inverse(const std::vector<int64_t>& order) {
 
 }  // namespace
 
-Composer::Composer(tessera_recorder& r) : r_(r), values_(r.variables.size()) {
+Composer::Composer(tessera_recorder& r) : Frame(r.variables.size()), r_(r) {
   std::vector<const Variable*> inputs;
   for (const Variable& v : r.variables)
     if (v.input >= 0) inputs.push_back(&v);
   std::sort(inputs.begin(), inputs.end(), [](auto* a, auto* b) { return a->input < b->input; });
-  for (const Variable* v : inputs) values_[v->id] = w.input(v->type, v->shape);
+  for (const Variable* v : inputs) values[v->id] = w.input(v->type, v->shape);
 }
 
 // Lists of values are an op of our own (constant.cpp), for the text has no literals of tensors.
@@ -32,19 +30,26 @@ Value Composer::constant(const Variable& v) {
   if (v.numbers.empty()) return w.full(0, 0, v.type, v.shape);
   if (v.numbers.size() == 1) return w.full(v.numbers[0], v.integers[0], v.type, v.shape);
   const bool real = is_real(v.type);
-  std::string values;
+  std::string list;
   for (size_t i = 0; i < v.numbers.size(); ++i)
-    values += (i ? ", " : "") + (real ? number_text(v.numbers[i]) : std::to_string(v.integers[i]));
+    list += (i ? ", " : "") + (real ? number_text(v.numbers[i]) : std::to_string(v.integers[i]));
   const Value flat =
-      w.node("custom", "\"tessera\", \"Constant\", 1, [], [[\"values\", [" + values + "]]]",
+      w.node("custom", "\"tessera\", \"Constant\", 1, [], [[\"values\", [" + list + "]]]",
              real ? FLOAT : LONGLONG, {static_cast<int64_t>(v.numbers.size())});
   return w.reshape(w.cast(flat, v.type), v.shape);
 }
 
 Value Composer::current(const Variable& v) {
-  Value& x = values_[v.id];
-  if (!x.there()) x = constant(v);
-  return x;
+  Value& x = values[v.id];
+  if (x.there()) return x;
+  // What is cheap to make is made where it is read.
+  if (depth_ == 0 || (v.constant && v.numbers.size() <= 1)) return x = constant(v);
+  return x = inputs[v.id] = w.input(v.type, v.shape);
+}
+
+void Composer::set(const Variable& v, const Value& x) {
+  values[v.id] = w.cast(x, v.type);
+  written[v.id] = true;
 }
 
 Value Composer::read(const View& v) {
@@ -86,8 +91,7 @@ void Composer::write(const View& v, const Value& x) {
   switch (v.how) {
     case TESSERA_VIEW_VARIABLE:
       if (v.variable->constant) fail("a write to a constant");
-      values_[v.variable->id] = x;
-      return;
+      return set(*v.variable, x);
     case TESSERA_VIEW_RESHAPE:
       return write(v.parent(), w.reshape(x, v.parent().dims));
     case TESSERA_VIEW_PERMUTE:
@@ -112,32 +116,6 @@ void Composer::write(const View& v, const Value& x) {
   }
 }
 
-// Written out: the turns of Poplar's loops are few (blocks of a tensor).
-void Composer::repeat(const tessera_program& p) {
-  if (p.count < 0 || p.count > kMostTurns)
-    fail("Repeat of " + std::to_string(p.count) + " turns: at most " + std::to_string(kMostTurns));
-  for (int64_t i = 0; i < p.count; ++i) run(*p.children[0]);
-}
-
-// Programs have no effect but on their variables: both ways are computed and one is taken.
-void Composer::branch(const tessera_program& p) {
-  if (p.predicate->elements != 1) fail("If: the predicate has more than one element");
-  Value condition = w.reshape(read(view_of(p.predicate)), {});
-  if (condition.type != BOOL) condition = w.node("ne", Writer::ref(condition) + ", 0", BOOL, {});
-  const std::vector<Value> before = values_;
-  run(*p.children[0]);
-  std::vector<Value> then = std::move(values_);
-  values_ = before;
-  run(*p.children[1]);
-  for (size_t i = 0; i < values_.size(); ++i) {
-    Value &a = then[i], &b = values_[i];
-    if (a.id == b.id) continue;
-    if (!a.there()) a = constant(r_.variables[i]);
-    if (!b.there()) b = constant(r_.variables[i]);
-    b = w.pointwise("where", {condition, a, b}, a.type);
-  }
-}
-
 void Composer::run(const tessera_program& p) {
   switch (p.kind) {
     case TESSERA_SEQUENCE:
@@ -156,7 +134,7 @@ void Composer::run(const tessera_program& p) {
       return;
     }
     case TESSERA_REPEAT_WHILE:
-      fail("RepeatWhileTrue is not supported: the number of turns must be known, see Repeat");
+      return repeat_while(p);
   }
   fail("unknown program");
 }
@@ -208,9 +186,9 @@ const char* tessera_rec_compose(tessera_recorder* r, const tessera_program* p,
   return guarded<>(static_cast<const char*>(nullptr), [&]() -> const char* {
     Composer c(*r);
     c.run(*p);
-    std::vector<Value> values;
-    for (int64_t i = 0; i < output_count; ++i) values.push_back(c.read(view_of(outputs[i])));
-    r->text = c.w.finish(values);
+    std::vector<Value> results;
+    for (int64_t i = 0; i < output_count; ++i) results.push_back(c.read(view_of(outputs[i])));
+    r->text = c.w.finish(results);
     return r->text.c_str();
   });
 }

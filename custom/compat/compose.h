@@ -8,7 +8,23 @@
 
 namespace tessera::compat {
 
-class Composer {
+// The graph that is being written: the op's, or the body of a loop or a branch. A body has an input
+// for each variable that it reads before it writes it.
+struct Frame {
+  explicit Frame(size_t variables) : values(variables), written(variables, false) {}
+
+  Writer w;
+  std::vector<Value> values;    // by variable
+  std::vector<bool> written;    // by variable
+  std::map<int, Value> inputs;  // of a body, by variable
+};
+
+// What a loop of unknown length tests: before it, as input of its body, at the end of a turn.
+struct Flag {
+  Value go, given, next;
+};
+
+class Composer : public Frame {
  public:
   explicit Composer(tessera_recorder& r);
 
@@ -17,12 +33,20 @@ class Composer {
   void run(const tessera_program& p);
   void run(const Statement& s);
 
-  Writer w;
-
  private:
   Value current(const Variable& v);
   Value constant(const Variable& v);
+  void set(const Variable& v, const Value& x);
+
+  // flow.cpp
+  template <typename F>
+  void within(Frame& body, const F& work);
+  std::vector<Value> inputs_of(Frame& body, const std::vector<int>& variables) const;
+  std::vector<Value> values_of(const std::vector<int>& variables);
+  Value test(const tessera_program& p);
+  void loop(Frame& body, int64_t count, const Flag* flag);
   void repeat(const tessera_program& p);
+  void repeat_while(const tessera_program& p);
   void branch(const tessera_program& p);
 
   void map(const Statement& s);
@@ -40,7 +64,7 @@ class Composer {
   Value places(const Value& offsets, int64_t i, int64_t size, int64_t extent);
 
   tessera_recorder& r_;
-  std::vector<Value> values_;  // by variable
+  int depth_ = 0;  // of bodies
 };
 
 }  // namespace tessera::compat

@@ -40,10 +40,8 @@ std::string Writer::type_text(int32_t type, const Shape& shape) {
 }
 
 Value Writer::input(int32_t type, const Shape& shape) {
-  Value v{next_++, type, shape};
-  inputs_ +=
-      "  input " + ref(v) + " \"x" + std::to_string(v.id) + "\" : " + type_text(type, shape) + "\n";
-  return v;
+  inputs_.push_back({next_++, type, shape});
+  return inputs_.back();
 }
 
 Value Writer::node(std::string_view row, const std::string& args, int32_t type,
@@ -52,7 +50,7 @@ Value Writer::node(std::string_view row, const std::string& args, int32_t type,
 }
 
 std::vector<Value> Writer::nodes(std::string_view row, const std::string& args,
-                                 const std::vector<Value>& types) {
+                                 const std::vector<Value>& types, const std::string& bodies) {
   std::vector<Value> out = types;
   std::string results, texts;
   for (Value& v : out) {
@@ -60,7 +58,8 @@ std::vector<Value> Writer::nodes(std::string_view row, const std::string& args,
     results += (results.empty() ? "" : ", ") + ref(v);
     texts += (texts.empty() ? "" : ", ") + type_text(v.type, v.shape);
   }
-  body_ += "  " + results + " = " + std::string(row) + "(" + args + ") : " + texts + "\n";
+  body_ +=
+      "  " + results + " = " + std::string(row) + "(" + args + ")" + bodies + " : " + texts + "\n";
   return out;
 }
 
@@ -144,10 +143,19 @@ Value Writer::put(const Value& x, const Value& part, int64_t dim, int64_t begin)
   return node("slice_scatter", ref(x) + ", " + ref(part) + ", " + where + ", 1", x.type, x.shape);
 }
 
-std::string Writer::finish(const std::vector<Value>& outputs) const {
-  std::string s = "tessera 1\ngraph \"op\" {\n" + inputs_ + body_;
+std::string Writer::body(const std::vector<Value>& inputs,
+                         const std::vector<Value>& outputs) const {
+  std::string s = " {\n";
+  for (const Value& v : inputs)
+    s += "  input " + ref(v) + " \"x" + std::to_string(v.id) +
+         "\" : " + type_text(v.type, v.shape) + "\n";
+  s += body_;
   for (const Value& v : outputs) s += "  output " + ref(v) + "\n";
-  return s + "}\n";
+  return s + "}";
+}
+
+std::string Writer::finish(const std::vector<Value>& outputs) const {
+  return "tessera 1\ngraph \"op\"" + body(inputs_, outputs) + "\n";
 }
 
 }  // namespace tessera::compat

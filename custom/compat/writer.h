@@ -20,10 +20,10 @@ std::string number_text(double x);
 class Writer {
  public:
   Value input(int32_t type, const Shape& shape);
-  // A node with the arguments in `args` as they stand in the text.
+  // A node with the arguments in `args` as they stand in the text; `bodies` in braces.
   Value node(std::string_view row, const std::string& args, int32_t type, const Shape& shape);
   std::vector<Value> nodes(std::string_view row, const std::string& args,
-                           const std::vector<Value>& types);
+                           const std::vector<Value>& types, const std::string& bodies = {});
   // Of any shape: the result is broadcast.
   Value pointwise(std::string_view row, const std::vector<Value>& operands, int32_t type);
   Value full(double number, int64_t integer, int32_t type, const Shape& shape);
@@ -40,6 +40,8 @@ class Writer {
   Value put(const Value& x, const Value& part, int64_t dim, int64_t begin);
 
   std::string finish(const std::vector<Value>& outputs) const;
+  // The same as the body of a node, with the inputs in the order of `inputs`, which has all.
+  std::string body(const std::vector<Value>& inputs, const std::vector<Value>& outputs) const;
 
   static std::string ref(const Value& x);
   static std::string type_text(int32_t type, const Shape& shape);
@@ -47,7 +49,8 @@ class Writer {
 
  private:
   int next_ = 0;
-  std::string inputs_, body_;
+  std::vector<Value> inputs_;
+  std::string body_;
 };
 
 }  // namespace tessera::compat

@@ -48,7 +48,7 @@ def custom_setup(domain: str, name: str, version: int, inputs: Sequence[tuple[st
 
 def custom_compose(domain: str, name: str, version: int, inputs: Sequence[tuple[str, Sequence[int]]], attributes: object) -> tuple:
     """
-    The nodes (op, arguments, results, types, line, column) and the outputs of a composition.
+    The nodes (op, arguments, results, types, line, column, bodies) and the outputs of a composition; bodies are such pairs.
     """
 
 def custom_gradients(domain: str, name: str, version: int, inputs: Sequence[tuple[str, Sequence[int]]], attributes: object) -> list:

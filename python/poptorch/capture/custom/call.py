@@ -134,7 +134,8 @@ def _call(site: Site, inputs: Sequence[Tensor]) -> list[Tensor]:
 def _results(site: Site, inputs: Sequence[Tensor]) -> list[Tensor]:
     if site.op.composes:
         nodes, outputs = site.ask(_core.custom_compose, inputs)
-        return composition.evaluate(site.label(), nodes, outputs, inputs, _nested)
+        context = composition.Context(site.label(), _nested)
+        return composition.evaluate(context, nodes, outputs, inputs)
     site.ask(_core.custom_setup, inputs)
     return list(ops.custom(list(inputs), *site.op_id(), json.dumps(site.attributes)))
 

@@ -2,7 +2,7 @@
 """Evaluates a composition of a user's library with ATen ops, node by node."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,44 +11,82 @@ from poptorch.base.dtypes import DTYPES
 from poptorch.base.errors import Error, createPoptorchError
 from poptorch.capture.custom.rows import result_of
 
-#: (op, arguments, results, types, line, column), as the core reads a text.
-Node = tuple[str, list[Any], list[int], list[tuple[str, list[int]]], int, int]
+#: (op, arguments, results, types, line, column, bodies), as the core reads a text.
+Node = tuple[str, list[Any], list[int], list[tuple[str, list[int]]], int, int, list[Any]]
 #: Runs a custom op: (domain, name, version, inputs, attributes, examples of its results).
 Custom = Callable[[str, str, int, list[Tensor], list[list[Any]], Sequence[Tensor]], list[Tensor]]
 
 
+class Context(NamedTuple):
+    """What does not change within a composition.
+
+    Attributes:
+        label: of the op, for errors.
+        custom: runs the custom ops among the nodes.
+    """
+
+    label: str
+    custom: Custom
+
+
 def evaluate(
-    label: str, nodes: list[Node], outputs: list[int], inputs: Sequence[Tensor], custom: Custom
+    context: Context, nodes: list[Node], outputs: list[int], inputs: Sequence[Tensor]
 ) -> list[Tensor]:
-    """The outputs of a composition.
+    """The outputs of a composition, or of a body in it.
 
     Args:
-        label: of the op, for errors.
+        context: of the composition.
         nodes: the core has checked them.
         outputs: numbers of values; the inputs come first.
         inputs: of the op.
-        custom: runs the custom ops among the nodes.
     """
     values = dict(enumerate(inputs))
-    for op, args, results, types, line, column in nodes:
+    for op, args, results, types, line, column, bodies in nodes:
         given = [_argument(a, values) for a in args]
         stated = [(DTYPES[dtype], tuple(shape)) for dtype, shape in types]
         try:
             if op == "custom":
                 examples = [torch.empty(shape, dtype=dtype) for dtype, shape in stated]
                 domain, name, version, operands, attributes = given
-                found = custom(domain, name, version, operands, attributes, examples)
+                found = context.custom(domain, name, version, operands, attributes, examples)
+            elif bodies:
+                found = _flow(context, op, given, bodies, len(stated))
             else:
                 found = result_of(op, given, stated)
             _check(found, stated)
         except Error:
             raise
         except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError) as e:
-            raise createPoptorchError(
-                f"[{label}] composition: {op} (line {line}, column {column} of its text): {e}"
-            ) from e
+            where = f"line {line}, column {column} of its text"
+            raise createPoptorchError(f"[{context.label}] composition: {op} ({where}): {e}") from e
         values.update(zip(results, found, strict=True))
     return [values[k] for k in outputs]
+
+
+def _flow(
+    context: Context, op: str, args: list[Any], bodies: list[Any], count: int
+) -> list[Tensor]:
+    """The results of a loop or a branch."""
+    # Only a program has any; they import what imports this.
+    from poptorch.capture.flow.branch import cond
+    from poptorch.capture.flow.loop import for_loop
+    from poptorch.capture.flow.open_loop import while_loop
+
+    def body(index: int, captures: list[Tensor]) -> Callable[..., list[Tensor]]:
+        nodes, outputs = bodies[index]
+        # Each op that reads a capture makes it an input of the body.
+        return lambda *carries: evaluate(context, nodes, outputs, [*carries, *captures])
+
+    if op == "branch":
+        condition, operands = args
+        return cond(condition, (body(0, operands), body(1, operands)), ([], []))
+    if op == "while":
+        carries, captures = args
+        return while_loop(body(0, captures), carries)
+    turns, carries, xs, captures, _reverse = args
+    if xs or count > len(carries):
+        raise NotImplementedError("in a composition it has carries and captures alone")
+    return for_loop(turns, body(0, captures), carries)
 
 
 def _argument(a: Any, values: dict[int, Tensor]) -> Any:

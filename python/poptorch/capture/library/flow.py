@@ -18,6 +18,7 @@ _lib.define(
     "scan(int body, int count, Tensor[] carries, Tensor[] xs, Tensor[] captures, bool reverse) "
     "-> Tensor[]"
 )
+_lib.define("while_loop(int body, Tensor[] carries, Tensor[] captures) -> Tensor[]")
 _lib.define("branch(int then_body, int else_body, Tensor condition, Tensor[] operands) -> Tensor[]")
 
 
@@ -41,6 +42,11 @@ def _scan_fake(
         lead = [] if i < len(carries) else [count]
         found.append(torch.empty([*lead, *shape], dtype=dtype))
     return found
+
+
+@torch.library.register_fake("tessera::while_loop", lib=_lib)
+def _while_fake(body: int, carries: list[Tensor], captures: list[Tensor]) -> list[Tensor]:
+    return [torch.empty(shape, dtype=dtype) for dtype, shape in _body(body).results]
 
 
 @torch.library.register_fake("tessera::branch", lib=_lib)
@@ -76,6 +82,14 @@ def _scan(
     return [*[v.clone() for v in values], *stacked]
 
 
+def _while(body: int, carries: list[Tensor], captures: list[Tensor]) -> list[Tensor]:
+    found = _body(body)
+    values = [c.clone() for c in carries]
+    while bool(values[0]):
+        values = torch.fx.Interpreter(found.module).run(*values, *captures)
+    return [v.clone() for v in values]
+
+
 def _branch(
     then_body: int, else_body: int, condition: Tensor, operands: list[Tensor]
 ) -> list[Tensor]:
@@ -84,4 +98,5 @@ def _branch(
 
 
 _lib.impl("scan", _scan, "CPU")
+_lib.impl("while_loop", _while, "CPU")
 _lib.impl("branch", _branch, "CPU")

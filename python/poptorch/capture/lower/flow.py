@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lowerings of loops and branches: the rows `scan` and `branch` with their bodies."""
+"""Lowerings of loops and branches: the rows `scan`, `while` and `branch` with their bodies."""
 
 import torch
 
@@ -42,6 +42,21 @@ def _(
     body.inputs = [*heads, *[v for v, _ in read], *body.constants]
     captures = [c for _, c in read] + _constants(w, body)
     found = w.ops("scan", [count, carries, xs, captures, bool(reverse)], n.types())
+    w.records[-1].bodies = [body]
+    return list(found)
+
+
+@lower("tessera::while_loop")
+def _(
+    w: Writer, n: Results, number: int, carries: list[Value], captures: list[Value]
+) -> list[Value]:
+    body = w.body(number)
+    assert body.key is None, "compositions, which alone have such loops, draw no random numbers"
+    heads, held = body.inputs[: len(carries)], body.inputs[len(carries) :]
+    read = [(v, c) for v, c in zip(held, captures, strict=True) if body.reads(v)]
+    body.inputs = [*heads, *[v for v, _ in read], *body.constants]
+    given = [c for _, c in read] + _constants(w, body)
+    found = w.ops("while", [carries, given], n.types())
     w.records[-1].bodies = [body]
     return list(found)
 

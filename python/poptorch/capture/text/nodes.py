@@ -334,7 +334,7 @@ def _is_statistic(base: str, result: Value, results: Sequence[Value | None]) -> 
     return "_norm" in base and result is not results[0] and result.dtype is torch.float32
 
 
-_WITH_BODIES = {"tessera::scan", "tessera::branch"}
+_WITH_BODIES = {"tessera::scan", "tessera::while_loop", "tessera::branch"}
 _FOLD_LIMIT = 1 << 20  # elements
 _MASK_LIMIT = 1 << 26
 _MASK_ARGUMENTS = {"tessera::sdpa": (3, 6), "tessera::sdpa_backward": (4, 9)}  # mask, is_causal

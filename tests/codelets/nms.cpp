@@ -24,8 +24,7 @@ class NmsOp : public popart::Op {
       : popart::Op(info.opid, info.settings),
         file(info.attributes.getAttribute<popart::Attributes::String>("file")),
         threshold(info.attributes.getAttribute<popart::Attributes::Float>("threshold")),
-        turns(info.attributes.getAttribute<popart::Attributes::Int>("turns")),
-        loop(info.attributes.getAttribute<popart::Attributes::String>("loop", "count")) {}
+        turns(info.attributes.getAttribute<popart::Attributes::Int>("turns")) {}
   std::unique_ptr<popart::Op> clone() const final { return std::make_unique<NmsOp>(*this); }
   void setup() final {
     outInfo(0) = {popart::DataType::INT32, {turns}};
@@ -35,7 +34,6 @@ class NmsOp : public popart::Op {
   std::string file;
   float threshold;
   int64_t turns;
-  std::string loop;
 };
 
 popart::OpCreator<NmsOp> creator(
@@ -88,12 +86,7 @@ class NmsOpx : public popart::popx::Opx {
         g.setTileMapping(v, tile);
       }
     body.add(poplar::program::Execute(suppress));
-    if (op.loop == "while") {
-      const poplar::Tensor go = g.addVariable(poplar::BOOL, {}, debugContext("go"));
-      prog.add(poplar::program::RepeatWhileTrue(poplar::program::Sequence(), go, body));
-    } else {
-      prog.add(poplar::program::Repeat(static_cast<unsigned>(op.turns), body));
-    }
+    prog.add(poplar::program::Repeat(static_cast<unsigned>(op.turns), body));
     setOutTensor(0, kept);
     setOutTensor(1, count);
   }

@@ -1,52 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ops of PopART whose vertices are codelets: results and gradients are those of torch."""
 
-import ctypes
-import functools
-import pathlib
-
 import poptorch
 import pytest
 import torch
-from built_libraries import SDK, WARNINGS, compiler, kept
-
-HERE = pathlib.Path(__file__).resolve().parent
-
-
-@functools.cache
-def load(name: str) -> None:
-    """The library of one op, built as its Makefile would and kept as long as nothing changes."""
-    source = HERE / f"{name}.cpp"
-    flags = ["-std=c++14", "-fPIC", "-O0", "-shared", *WARNINGS, "-DONNX_NAMESPACE=onnx"]
-    libraries = ["-Wl,--no-undefined", "-lpopart", "-lpoplar", "-lpopops", "-o"]
-
-    def make(library: pathlib.Path) -> None:
-        compiler([*flags, source, *libraries, library], **SDK)
-
-    library = kept(f"{name}-*.so", [source.read_bytes(), *flags, *libraries], make)
-    ctypes.cdll.LoadLibrary(str(library))
-
-
-class Op(torch.nn.Module):
-    """A model that is one call of an op."""
-
-    def __init__(self, library: str, name: str, examples: int = 1, **attributes: object) -> None:
-        super().__init__()
-        load(library)
-        self.name = name
-        self.examples = examples
-        self.attributes = {"file": str(HERE / f"{library}_codelets.cpp"), **attributes}
-
-    def forward(self, *inputs: torch.Tensor) -> torch.Tensor | list[torch.Tensor]:
-        found = poptorch.custom_op(
-            list(inputs),
-            self.name,
-            "test.codelets",
-            1,
-            example_outputs=[inputs[0]] * self.examples,
-            attributes=self.attributes,
-        )
-        return found if self.examples > 1 else found[0]
+from codelet_support import Op
 
 
 def run(library: str, name: str, *inputs: torch.Tensor, **attributes: object) -> torch.Tensor:
@@ -173,12 +131,6 @@ def test_workers_loops_and_state_that_is_read_and_written(turns):
     wanted = _kept(boxes, scores, 0.3, turns)
     assert count.tolist() == [len(wanted)]
     assert indices.tolist() == wanted + [-1] * (turns - len(wanted))
-
-
-def test_a_loop_of_unknown_length_is_refused():
-    op = Op("nms", "Nms", examples=2, threshold=0.3, turns=3, loop="while")
-    with pytest.raises(poptorch.Error, match="RepeatWhileTrue is not supported"):
-        poptorch.inferenceModel(op)(torch.rand(4, 4), torch.rand(4))
 
 
 BAD = [

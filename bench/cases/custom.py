@@ -37,6 +37,34 @@ struct Swish {
     b.output(x * sigmoid(x));
   }
 };
+// Pointwise ops on 64 floats for as long as a count is positive.
+struct Countdown {
+  static void setup(Setup& s) { s.output(0, s.input(0)); }
+  static void compose(Compose& c) {
+    c.text(R"(tessera 1
+graph "countdown" {
+  input %0 "x" : f32[64]
+  %1 = full(true) : bool[]
+  %2 = full()" + std::to_string(c.attribute("turns", int64_t{1})) + R"() : i32[]
+  %3, %4, %5 = while([%1, %0, %2], [%0]) {
+    input %0 "go" : bool[]
+    input %1 "x" : f32[64]
+    input %2 "left" : i32[]
+    input %3 "k" : f32[64]
+    %4 = mul(%1, %3) : f32[64]
+    %5 = add(%4, 1.0) : f32[64]
+    %6 = tanh(%5) : f32[64]
+    %7 = sub(%6, %3) : f32[64]
+    %8 = sub(%2, 1) : i32[]
+    %9 = gt(%8, 0) : bool[]
+    output %9, %7, %8
+  } : bool[], f32[64], i32[]
+  output %4
+}
+)");
+  }
+};
+TESSERA_REGISTER_OP(Countdown, "bench", "Countdown", 1);
 TESSERA_REGISTER_OP(Next, "bench", "Next", 1);
 TESSERA_REGISTER_OP(NextAlone, "bench", "NextAlone", 1);
 TESSERA_REGISTER_OP(Swish, "bench", "Swish", 1);
@@ -70,10 +98,10 @@ class Repeat(nn.Module):
         return x
 
 
-def custom(name):
+def custom(name, **attributes):
     import poptorch
 
-    return lambda x: poptorch.custom_op([x], name, "bench", 1, [x])[0]
+    return lambda x: poptorch.custom_op([x], name, "bench", 1, [x], attributes)[0]
 
 
 def seconds(count, op, x, calls):

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <numbers>
 
 #include "codegen/special_math.h"
 #include "codegen/special_policy.h"
@@ -117,6 +118,10 @@ double airy_ai(double x) {
 
 namespace {
 
+// From this degree on the polynomials that neither overflow nor have a formula are what they tend
+// to: a degree may be any number, and a turn a degree would not end.
+constexpr int64_t kMostTurns = 1 << 20;
+
 // p(0) = 1, p(1) = first, p(k + 1) = step(k, p(k), p(k - 1)).
 template <typename F>
 double recur(int64_t n, double first, F step) {
@@ -141,6 +146,13 @@ double chebyshev(double x, double n, double first) {
 
 double plus_or_minus(double n) {
   return degree(n) % 2 == 0 ? 1 : -1;
+}
+
+// J, or I, of order zero; I for large x as it tends to be.
+double bessel_0(double x, bool modified) {
+  if (!modified) return std::cyl_bessel_j(0, std::fabs(x));
+  return x < 100 ? std::cyl_bessel_i(0, x)
+                 : std::exp(x) / std::sqrt(2 * std::numbers::pi * x) * (1 + 1 / (8 * x));
 }
 
 }  // namespace
@@ -187,6 +199,9 @@ double hermite_polynomial_he(double x, double n) {
 double laguerre_polynomial_l(double x, double n) {
   if (degree(n) < 0) return 0;
   if (x == 0) return 1;
+  if (degree(n) > kMostTurns)
+    return std::exp(x / 2) *
+           bessel_0(std::sqrt((4 * n + 2) * std::fabs(x)) * (1 - x / (24 * n)), x < 0);
   return recur(degree(n), 1 - x, [x](double k, double p, double q) {
     return ((2 * k + 1 - x) * p - k * q) / (k + 1);
   });
@@ -194,6 +209,12 @@ double laguerre_polynomial_l(double x, double n) {
 double legendre_polynomial_p(double x, double n) {
   if (degree(n) < 0) return 0;
   if (std::fabs(x) == 1) return x > 0 ? 1 : plus_or_minus(n);
+  if (degree(n) > kMostTurns) {
+    const double y = std::fabs(x);
+    const double angle = y < 1 ? std::acos(y) : std::acosh(y);
+    return std::sqrt(angle / (y < 1 ? std::sin(angle) : std::sinh(angle))) *
+           bessel_0((n + 0.5) * angle, y > 1) * (x < 0 ? plus_or_minus(n) : 1);
+  }
   return recur(degree(n), x, [x](double k, double p, double q) {
     return ((2 * k + 1) * x * p - k * q) / (k + 1);
   });

@@ -34,8 +34,9 @@ struct GroupShape {
         mode(m),
         lanes(m == PlaneMode::kBatch ? kLanes : 1),
         blocks((p.batch + lanes - 1) / lanes),
-        span(m == PlaneMode::kChannels && depth < kLanes && kLanes % depth == 0 ? kLanes / depth
-                                                                                : 1) {}
+        span(m == PlaneMode::kChannels && depth > 0 && depth < kLanes && kLanes % depth == 0
+                 ? kLanes / depth
+                 : 1) {}
   int64_t spans() const { return (groups + span - 1) / span; }
   int64_t units() const { return blocks * spans(); }
   bool in_lanes() const { return mode == PlaneMode::kBatch || mode == PlaneMode::kScattered; }

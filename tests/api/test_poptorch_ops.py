@@ -401,6 +401,7 @@ T, ONE = torch.ones(4, 6), torch.tensor([1])
             "You may only set overlap for torch.tensor outputs",
         ),
         (lambda: poptorch.identity_loss(T, "max"), AssertionError, "Unsupported reduction type!"),
+        (lambda: poptorch.identity_loss(3, "sum"), TypeError, "the loss must be a tensor, not int"),
         (lambda: poptorch.serializedMatMul(T, T.T, "none"), AssertionError, "SerializationMode"),
         (
             lambda: poptorch.serializedMatMul(T, T.T, MODE.ReducingDim, 4),
@@ -544,6 +545,11 @@ def nested_multi_conv(w):
         return w
 
 
+def uneven_multi_conv(w):
+    with poptorch.MultiConv().enableConvDithering([True] * 3).partialsTypes([torch.half]):
+        return torch.nn.functional.conv1d(w[None], w[:2, :, None][:, :2, :1], groups=2)
+
+
 @pytest.mark.parametrize(
     "function, train, text",
     [
@@ -555,6 +561,11 @@ def nested_multi_conv(w):
             "must be a boolean tensor",
         ),
         (nested_multi_conv, False, "Nested poptorch.MultiConv is not supported."),
+        (
+            uneven_multi_conv,
+            False,
+            "enableConvDithering has 3 values, and there are 1 convolutions",
+        ),
     ],
 )
 def test_uses_that_are_refused_in_models(opts, function, train, text):

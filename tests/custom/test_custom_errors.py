@@ -45,6 +45,11 @@ def test_setup_goes_wrong(how):
     assert SETUP[how] in text and "test.door.Wrong:1" in text and str(load_door()) in text
 
 
+def test_a_composition_of_itself_is_refused():
+    with pytest.raises(poptorch.Error, match="composition: it contains itself"):
+        run(lambda x: custom([x], "Endless"), torch.ones(4))
+
+
 COMPUTE = {
     "compute": "exception in compute: it is negative",
     "fail": "it is negative",

@@ -279,3 +279,27 @@ def test_batch_norm_without_momentum_averages_all_batches(affine):
     torch.testing.assert_close(
         dict(ours.state_dict()), dict(eager.state_dict()), rtol=1e-4, atol=1e-4
     )
+
+
+# Degrees of polynomials --------------------------------------------------------------------------
+
+POLYNOMIALS = {
+    "legendre_polynomial_p": [0.3, -0.77, 0.999999, 1.0],
+    "laguerre_polynomial_l": [0.5, 3.0, 20.0, -1e-3],
+}
+
+
+@pytest.mark.parametrize("name", POLYNOMIALS)
+def test_a_degree_of_a_million_is_as_in_eager(name):
+    function = getattr(torch.special, name)
+    x, n = torch.tensor(POLYNOMIALS[name]), torch.tensor(1_100_003.0)
+    torch.testing.assert_close(
+        run(function, x, n), function(x.double(), n.double()).float(), rtol=1e-5, atol=0
+    )
+
+
+@pytest.mark.parametrize("name", POLYNOMIALS)
+def test_a_degree_beyond_counting_ends(name):
+    """Eager would take years."""
+    x = torch.tensor([0.3, -0.2, 1.1, -3.0, 1e9, NAN])
+    assert run(getattr(torch.special, name), x, torch.tensor(3e18)).shape == x.shape

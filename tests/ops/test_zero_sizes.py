@@ -91,3 +91,15 @@ def test_steps_without_elements(name):
 @pytest.mark.parametrize("loss", LOSSES)
 def test_losses_without_elements(loss, reduction):
     check(lambda m, x: loss(x[:0], x.detach()[:0], reduction=reduction))
+
+
+def test_group_norm_without_channels():
+    """Its gradient is one that torch itself divides by zero for."""
+
+    class Norm(nn.Module):
+        def forward(self, x):
+            return torch.native_group_norm(x[:, :0], None, None, 4, 0, 1, 1, 1e-5)[1:]
+
+    x = torch.zeros(4, 3)
+    for ours, eager in zip(poptorch.inferenceModel(Norm())(x), Norm()(x), strict=True):
+        torch.testing.assert_close(ours, eager, equal_nan=True)

@@ -170,11 +170,19 @@ class MultiConv:
         if session is None:
             return
         session.conv_memory = None
-        if exc[0] is None and session.convolutions == self._before:
+        if exc[0] is not None:
+            return
+        count = session.convolutions - self._before
+        if count == 0:
             raise createPoptorchError(
                 "Unexpected end_multi_conv, is the IR malformed? There is no convolution in this "
                 "poptorch.MultiConv."
             )
+        for name, value in self.settings.items():
+            if isinstance(value, (list, tuple)) and len(value) not in (1, count):
+                raise createPoptorchError(
+                    f"MultiConv: {name} has {len(value)} values, and there are {count} convolutions."
+                )
 
 
 def _each(value: Any) -> list[Any]:

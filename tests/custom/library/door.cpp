@@ -81,6 +81,17 @@ struct ComposedLeakyRelu {
 };
 TESSERA_REGISTER_OP(ComposedLeakyRelu, "test.door", "ComposedLeakyRelu", 1);
 
+// Its composition is itself.
+struct Endless {
+  static void setup(Setup& s) { s.output(0, s.input(0)); }
+  static void compose(Compose& c) {
+    Builder b(c);
+    const Value x = b.input(0);
+    b.output(b.custom("test.door", "Endless", 1, {x}, {x.type()})[0]);
+  }
+};
+TESSERA_REGISTER_OP(Endless, "test.door", "Endless", 1);
+
 // What the builder has beside pointwise ops.
 struct Attention {
   static void setup(Setup& s) { s.output(0, s.input(0)); }

@@ -62,6 +62,8 @@ def identity_loss(x: Tensor, reduction: str) -> Any:
     assert reduction in ("sum", "mean", "none"), "Unsupported reduction type!"
     if isinstance(x, torch.fx.Proxy):  # symbolic_trace: the call stays one in the traced model
         return x.tracer.create_proxy("call_function", identity_loss, (x, reduction), {})
+    if not isinstance(x, Tensor):
+        raise TypeError(f"identity_loss: the loss must be a tensor, not {type(x).__name__}")
     session = state.current()
     if session is not None and not (session.in_forward and session.training):
         session = None

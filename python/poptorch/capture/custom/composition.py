@@ -56,6 +56,10 @@ def evaluate(
             _check(found, stated)
         except Error:
             raise
+        except RecursionError:
+            raise createPoptorchError(
+                f"[{context.label}] composition: it contains itself, without an end"
+            ) from None
         except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError) as e:
             where = f"line {line}, column {column} of its text"
             raise createPoptorchError(f"[{context.label}] composition: {op} ({where}): {e}") from e

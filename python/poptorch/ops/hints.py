@@ -181,7 +181,8 @@ class MultiConv:
         for name, value in self.settings.items():
             if isinstance(value, (list, tuple)) and len(value) not in (1, count):
                 raise createPoptorchError(
-                    f"MultiConv: {name} has {len(value)} values, and there are {count} convolutions."
+                    f"MultiConv: {name} has {len(value)} values, and there are {count} "
+                    "convolutions."
                 )
 
 

@@ -53,6 +53,7 @@ bool fold_constants(Graph& g, const PassContext&) {
     }
     // Operands known as literals move into the argument list.
     std::vector<ValueId> kept;
+    const Args args = n.args;
     bool any = false;
     for (Arg& a : n.args.list) {
       if (!a.is_operand()) continue;
@@ -67,17 +68,21 @@ bool fold_constants(Graph& g, const PassContext&) {
         a.i = static_cast<int64_t>(kept.size()) - 1;
       }
     }
-    inlined |= any;
-    n.operands = kept;
-    if (!n.operands.empty()) return {};
-    std::vector<double> values;
-    for (const Arg& a : n.args.list) {
-      if (!a.is_number()) return {};
-      values.push_back(a.number());
+    if (!kept.empty()) {
+      inlined |= any;
+      n.operands = kept;
+      return {};
     }
-    auto folded = evaluate(n.op, values);
+    std::vector<double> values;
+    for (const Arg& a : n.args.list)
+      if (a.is_number()) values.push_back(a.number());
     const TensorType& t = g.type(n.results[0]);
-    if (!folded || !is_float(t.dtype)) return {};
+    std::optional<double> folded;
+    if (values.size() == n.args.size() && is_float(t.dtype)) folded = evaluate(n.op, values);
+    if (!folded) {  // an op follows a tensor: only `full` is made of a number alone
+      n.args = args;
+      return {};
+    }
     ValueId v = b.pointwise(Op::Fill, {Arg::real(*folded)}, {}, t);
     literal.resize(g.values.size());
     literal[v] = Arg::real(*folded);

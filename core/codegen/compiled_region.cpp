@@ -79,6 +79,7 @@ class CompiledRegion final : public Region {
   }
 
   int64_t scratch_bytes() const override { return scratch_; }
+  std::vector<std::string> code_keys() const override { return keys_; }
 
   void run_box(std::byte* const* ptrs, int64_t o_begin, int64_t o_end, int64_t i_begin,
                int64_t i_end) const override {
@@ -132,7 +133,8 @@ class CompiledRegion final : public Region {
       spec.walks.push_back(w);
     }
     auto compiled = [&] {
-      return jit_function(loop_key(spec),
+      keys_.push_back(loop_key(spec));
+      return jit_function(keys_.back(),
                           [&](llvm::Module& m, const std::string& name, const JitTarget& target) {
                             emit_loop(spec, m, name, target);
                           });
@@ -381,7 +383,8 @@ class CompiledRegion final : public Region {
   LoopNest nest_;
   std::vector<int64_t> row_strides_, column_strides_;
   LoopFn fn_ = nullptr, stream_fn_ = nullptr;
-  bool down_first_ = false;  // tiled loops: rows before columns
+  std::vector<std::string> keys_;  // of both
+  bool down_first_ = false;        // tiled loops: rows before columns
 
   size_t sum_dim_ = 0, keep_dim_ = 0;
   int64_t group_ = 1, groups_ = 1, strip_ = 1, strips_ = 1;

@@ -30,4 +30,7 @@ LoopFn jit_function(
     const std::string& key,
     const std::function<void(llvm::Module&, const std::string& name, const JitTarget&)>& fill);
 
+// The name by which machine code calls a function of this binary.
+std::string symbol_of(const void* function);
+
 }  // namespace tessera::codegen

@@ -563,8 +563,8 @@ class Lowering {
     llvm::Type* ptr = ir_.getPtrTy();
     llvm::Type* i64 = ir_.getInt64Ty();
     auto* type = llvm::FunctionType::get(ir_.getVoidTy(), {ptr, i64, i64, i64, ptr}, false);
-    auto address = reinterpret_cast<uint64_t>(kernels::transpose_tile(size_of(t)));
-    ir_.CreateCall(type, ir_.CreateIntToPtr(ir_.getInt64(address), ptr), arguments);
+    const auto callee = reinterpret_cast<const void*>(kernels::transpose_tile(size_of(t)));
+    ir_.CreateCall(module_.getOrInsertFunction(symbol_of(callee), type), arguments);
   }
 
   const LoopSpec& spec_;

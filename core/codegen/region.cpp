@@ -5,9 +5,11 @@
 #include <array>
 #include <atomic>
 
+#include "codegen/code.h"
 #include "codegen/compiled_region.h"
 #include "codegen/reference.h"
 #include "codegen/typed_code.h"
+#include "ops/epilogue.h"
 #include "ops/run_error.h"
 
 namespace tessera {
@@ -83,9 +85,41 @@ std::unique_ptr<Region> compile_region(const Graph& body, const std::vector<Tens
   return codegen::make_reference_region(std::move(code), outputs);
 }
 
-KernelPtr make_fused(const StepDesc& desc) {
-  std::unique_ptr<Graph> body = parse_graph(desc.body);
-  return std::make_unique<FusedKernel>(compile_region(*body, desc.inputs, desc.outputs), desc);
+std::unique_ptr<Region> region_of(const StepDesc& desc) {
+  const std::unique_ptr<Graph> body = parse_graph(desc.body);
+  if (desc.op == Op::Fused) return compile_region(*body, desc.inputs, desc.outputs);
+  TensorRef product = matmul_epilogue_product(desc);
+  const Dims& shape = desc.outputs[0].shape;
+  if (shape.size() == 3) {  // the region sees the logical shape, the product its rows
+    int64_t ld = product.strides[0];
+    product.shape = shape;
+    product.strides = {shape[1] * ld, ld, 1};
+  }
+  std::vector<TensorRef> inputs{product};
+  inputs.insert(inputs.end(), desc.inputs.begin() + 2, desc.inputs.end());
+  return compile_region(*body, inputs, desc.outputs, {.keep_inner = true});
 }
+
+KernelPtr make_fused(const StepDesc& desc) {
+  return std::make_unique<FusedKernel>(region_of(desc), desc);
+}
+
+std::vector<std::string> code_keys(const StepDesc& desc) {
+  return region_of(desc)->code_keys();
+}
+
+#ifndef TESSERA_HAVE_LLVM
+std::string code_target() {
+  return "";
+}
+bool code_runs_here(const std::string&) {
+  return false;
+}
+std::optional<std::string> code_of(const std::string&) {
+  return std::nullopt;
+}
+OfferedCode::OfferedCode(std::vector<std::pair<std::string, std::string>>) {}
+OfferedCode::~OfferedCode() = default;
+#endif
 
 }  // namespace tessera

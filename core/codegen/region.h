@@ -18,6 +18,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "base/tensor.h"
@@ -43,6 +44,8 @@ class Region {
   bool take_failure() const { return failed_.exchange(0, std::memory_order_relaxed) != 0; }
   // Memory that `run` shares between the threads of a team; nothing for pure pointwise regions.
   virtual int64_t scratch_bytes() const { return 0; }
+  // Of the machine code that it runs; see code.h.
+  virtual std::vector<std::string> code_keys() const { return {}; }
 
   // Computes all outputs over a box. Only for regions without reductions. `ptrs`: first elements of
   // the inputs, then of the outputs.
@@ -66,7 +69,10 @@ std::unique_ptr<Region> compile_region(const Graph& body, const std::vector<Tens
                                        const std::vector<TensorRef>& outputs,
                                        const RegionOptions& options = {});
 
-// The kernel of a `fused` step: parses desc.body and compiles it.
+// The body of a step: of a fused one, or the epilogue of a product. Parses desc.body and compiles
+// it.
+std::unique_ptr<Region> region_of(const StepDesc& desc);
+// The kernel of a `fused` step.
 KernelPtr make_fused(const StepDesc& desc);
 
 // How regions made from now on are executed. The default is the compiler where it is built in.
@@ -75,9 +81,11 @@ void set_codegen_backend(CodegenBackend backend);
 CodegenBackend codegen_backend();
 bool codegen_has_llvm();
 
-// Of the process: kernels compiled by LLVM, requests served by an equal one, time spent.
+// Of the process: kernels compiled by LLVM, kernels from files, requests served by an equal one,
+// time spent.
 struct CodegenStats {
   int64_t compiled = 0;
+  int64_t linked = 0;
   int64_t reused = 0;
   double compile_ms = 0;
 };

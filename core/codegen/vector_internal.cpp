@@ -5,6 +5,9 @@
 
 #include <llvm/IR/IntrinsicsX86.h>
 #include <llvm/IR/MDBuilder.h>
+#include <llvm/IR/Module.h>
+
+#include "codegen/jit.h"
 
 namespace tessera::codegen {
 
@@ -69,8 +72,8 @@ Vector through_memory(const Vector& a, const Vector* b, LaneCall f) {
   llvm::Value* pb = b ? slot(*b) : pa;
   llvm::PointerType* ptr = ir.getPtrTy();
   auto* signature = llvm::FunctionType::get(ir.getVoidTy(), {ptr, ptr}, false);
-  llvm::Value* callee = ir.CreateIntToPtr(ir.getInt64(reinterpret_cast<uint64_t>(f)), ptr);
-  ir.CreateCall(signature, callee, {pa, pb});
+  const std::string callee = symbol_of(reinterpret_cast<const void*>(f));
+  ir.CreateCall(fn->getParent()->getOrInsertFunction(callee, signature), {pa, pb});
   return {a.e, ir.CreateAlignedLoad(type, pa, llvm::Align(64)), a.type};
 }
 

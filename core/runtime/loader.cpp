@@ -19,18 +19,7 @@ struct RegionEpilogue final : Epilogue {
 };
 
 KernelPtr make_product(const StepDesc& desc) {
-  std::unique_ptr<Graph> body = parse_graph(desc.body);
-  TensorRef product = matmul_epilogue_product(desc);
-  const Dims& shape = desc.outputs[0].shape;
-  if (shape.size() == 3) {  // the region sees the logical shape, the product its rows
-    int64_t ld = product.strides[0];
-    product.shape = shape;
-    product.strides = {shape[1] * ld, ld, 1};
-  }
-  std::vector<TensorRef> inputs{product};
-  inputs.insert(inputs.end(), desc.inputs.begin() + 2, desc.inputs.end());
-  auto region = compile_region(*body, inputs, desc.outputs, {.keep_inner = true});
-  return make_matmul_with_epilogue(desc, std::make_unique<RegionEpilogue>(std::move(region)));
+  return make_matmul_with_epilogue(desc, std::make_unique<RegionEpilogue>(region_of(desc)));
 }
 
 }  // namespace

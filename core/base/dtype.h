@@ -35,6 +35,12 @@ enum class DType : uint8_t {
 #undef ROW
 };
 
+constexpr int kDTypes = 0
+#define ROW(name, text, bytes, cls) +1
+    TESSERA_DTYPES(ROW)
+#undef ROW
+    ;
+
 // Opaque types are stored, moved and handed to host calls; no kernel computes with them.
 enum class DTypeClass : uint8_t { kFloat, kInt, kBool, kOpaque };
 

@@ -98,6 +98,7 @@ class Settings {
     return settings::word(s, text);
   }
 
+  const std::map<std::string, Arg, std::less<>>& values() const { return values_; }
   // Names that were read, of this object and of its copies.
   const std::set<std::string, std::less<>>& asked() const { return *asked_; }
   // Throws UserError for a value that nobody has read.

@@ -4,11 +4,13 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "devices/partition.h"
+#include "executable/cache.h"
 #include "runtime/engine.h"
 #include "session/compile.h"
 
@@ -19,12 +21,28 @@ struct Constant {
   int64_t bytes = 0;
 };
 
+using Constants = std::unordered_map<std::string, Constant>;
+using Progress = std::function<void(int)>;  // called with percent done
+
+// Something to tell the user.
+struct Note {
+  bool warning = false;
+  std::string text;
+};
+
+// What an executable holds beside the program; see executable/executable.h.
+struct SaveParts {
+  std::string creator, host;
+  std::string_view model;
+};
+
 class Session {
  public:
-  // `progress` is called with percent done.
-  Session(const std::string& text, const CompileOptions& options,
-          const std::unordered_map<std::string, Constant>& constants,
-          const std::function<void(int)>& progress);
+  // `cache`: a directory of compiled programs; empty for none. Trouble with it is a note.
+  Session(std::string text, const CompileOptions& options, const Constants& constants,
+          const Progress& progress, const std::string& cache = {}, const std::string& creator = {});
+  // The program of a file. Its settings must be those of `options`.
+  Session(const ExecutableFile& file, const CompileOptions& options, const Progress& progress);
 
   // The device that runs from now on use; null for none.
   void attach(std::shared_ptr<const Lease> device) { device_ = std::move(device); }
@@ -44,15 +62,30 @@ class Session {
   // JSON: steps, kernels, host calls, bytes, passes.
   std::string summary() const;
 
+  void save(const std::string& path, const SaveParts& parts);
+  // The file that the program was read from; empty if it was compiled.
+  const std::string& origin() const { return origin_; }
+  const std::vector<Note>& notes() const { return notes_; }
+
  private:
-  void write_constants(const std::unordered_map<std::string, Constant>& constants);
+  std::optional<Cache> open_cache(const std::string& dir);
+  bool read_cache(const Cache& cache, const Constants& constants, const Progress& progress);
+  void fill_cache(const Cache& cache, const std::string& creator);
+  void load(const ExecutableFile& file, const Progress& progress);
+  void compile_text(const Constants& constants, const Progress& progress);
+  void write_constants(const Constants& constants);
+  Executable executable(const std::string& creator);
   void print_times() const;
 
   std::shared_ptr<const Lease> device_;
   Settings settings_;
+  CompileOptions options_;
+  std::string text_, digest_, key_;
   std::unique_ptr<Engine> engine_;
   std::vector<StepTiming> timings_;
   std::vector<std::string> names_;
+  std::string origin_;
+  std::vector<Note> notes_;
   double compile_ms_ = 0;
 };
 

@@ -2,6 +2,7 @@
 // tessera_fuzz: damages programs and puts them through the compiler. Mutants run in forked batches,
 // so that a crash or a hang ends one batch and is reported with a small program that shows it.
 //   tessera_fuzz [--seed=1] [--first=0] [--count=2000] [--seconds=0] [--out=dir] dir...
+//   tessera_fuzz --executables ...   damages compiled programs instead, as bytes
 //   tessera_fuzz --replay=file
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -20,7 +21,7 @@
 #include <map>
 #include <new>
 
-#include "try_program.h"
+#include "try_executable.h"
 
 #if defined(__SANITIZE_ADDRESS__)
 extern "C" int __lsan_do_recoverable_leak_check();
@@ -88,6 +89,7 @@ struct Report {
 struct Config {
   uint64_t seed = 1, first = 0, count = 2000;
   int seconds = 0;
+  bool executables = false;
   std::string out, replay;
   std::vector<std::string> dirs;
 };
@@ -129,9 +131,9 @@ void run_batch(const Config& c, const std::vector<std::string>& programs, uint64
   for (uint64_t i = first; i < last; ++i) {
     report.at = i;
     start_clock();
-    const Mutant m = make_mutant(programs, c.seed, i);
     Random r = data_for(c, i);
-    const Result result = try_program(m, r);
+    const Result result = c.executables ? try_executable(programs, r)
+                                        : try_program(make_mutant(programs, c.seed, i), r);
     ++report.outcomes[static_cast<int>(result.outcome)];
     if (result.outcome == Outcome::kBad) {
       std::snprintf(report.message, sizeof(report.message), "%s", result.message.c_str());
@@ -266,7 +268,8 @@ int run(const Config& c) {
     const uint64_t index = report.at;
     if (++kinds[kind] > 1) continue;  // one of a kind
     std::printf("FOUND %s\n  mutant %lu of seed %lu\n", kind.c_str(), index, c.seed);
-    if (index < last) {
+    if (c.executables) std::printf("%s\n", f.said.c_str());
+    if (index < last && !c.executables) {
       const Mutant m = reduced(make_mutant(programs, c.seed, index), data_for(c, index), report);
       std::printf("%s\n", m.text.substr(0, 3000).c_str());
       if (!c.out.empty()) {
@@ -305,6 +308,8 @@ int main(int argc, char** argv) {
       c.count = number();
     else if (key == "--seconds")
       c.seconds = static_cast<int>(number());
+    else if (key == "--executables")
+      c.executables = true;
     else if (key == "--out")
       c.out = value;
     else if (key == "--replay")

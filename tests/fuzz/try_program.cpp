@@ -45,8 +45,9 @@ std::vector<std::byte> some_data(int64_t bytes, DType dtype, Random& r) {
   return out;
 }
 
-bool run_session(Session& session, Random& r) {
-  Engine& engine = session.engine();
+}  // namespace
+
+bool run_engine(Engine& engine, Random& r) {
   const Program& p = engine.program();
   const RunConfig& c = engine.config();
   const int64_t batches = c.steps() * c.replicas;
@@ -75,6 +76,8 @@ bool run_session(Session& session, Random& r) {
   engine.run(in, out, [&] { return std::chrono::steady_clock::now() > end; });
   return true;
 }
+
+namespace {
 
 void run_passes(const Graph& graph, const CompileOptions& o, Random& r) {
   PassContext ctx{.gradient_accumulation = 1 + static_cast<int64_t>(r.below(3))};
@@ -138,7 +141,7 @@ Result try_program(const Mutant& m, Random& r) {
     print_program(session.engine().program());
     stage = "running";
     try {
-      return {run_session(session, r) ? Outcome::kRan : Outcome::kCompiled, ""};
+      return {run_engine(session.engine(), r) ? Outcome::kRan : Outcome::kCompiled, ""};
     } catch (const UserError&) {
       return {Outcome::kRunRefused, ""};
     } catch (const Interrupted&) {

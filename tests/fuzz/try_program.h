@@ -19,4 +19,7 @@ struct Result {
 // UserError is bad; so is an error of the text that does not say where.
 Result try_program(const Mutant& m, Random& r);
 
+// Runs a program that is small, on data of all kinds; false if it is not. Throws as a run does.
+bool run_engine(Engine& engine, Random& r);
+
 }  // namespace tessera::fuzz

@@ -16,12 +16,6 @@ namespace {
 PyObject* error_type = nullptr;
 PyObject* recoverable_type = nullptr;
 
-// File names in a message need not be UTF-8.
-nb::object text(const std::string& s) {
-  return nb::steal(
-      PyUnicode_DecodeUTF8(s.data(), static_cast<Py_ssize_t>(s.size()), "backslashreplace"));
-}
-
 nb::object made(PyObject* cls, const Error& error, const char* type) {
   const nb::object message = text(error.what());
   nb::object e = nb::handle(cls)(message);
@@ -42,6 +36,11 @@ void raise(const RecoverableError& error) {
 }
 
 }  // namespace
+
+nb::str text(const std::string& s) {
+  return nb::steal<nb::str>(
+      PyUnicode_DecodeUTF8(s.data(), static_cast<Py_ssize_t>(s.size()), "backslashreplace"));
+}
 
 void bind_errors(nb::module_& m) {
   error_type = PyErr_NewException("poptorch._core.Error", PyExc_RuntimeError, nullptr);

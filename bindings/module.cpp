@@ -2,6 +2,7 @@
 // poptorch._core: argument conversion, error translation, release of the GIL. No decisions here.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/function.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
@@ -103,25 +104,21 @@ nb::list host_calls(const Engine& e) {
 class PyProgram {
  public:
   PyProgram(const std::string& text, nb::handle options, const nb::dict& constants,
-            nb::object progress) {
-    std::unordered_map<std::string, Constant> blobs;
+            nb::object progress, const std::string& cache, const std::string& creator) {
+    Constants blobs;
     for (auto [name, value] : constants) {
       auto [address, bytes] = nb::cast<std::tuple<uint64_t, int64_t>>(value);
       blobs[nb::cast<std::string>(name)] = {pointer<const void>(address), bytes};
     }
-    CompileOptions o = read_options(read_settings(options));
-    std::function<void(int)> report;
-    if (!progress.is_none())
-      report = [&progress](int percent) {
-        nb::gil_scoped_acquire gil;
-        progress(percent);
-      };
-    nb::gil_scoped_release release;
-    try {
-      session_ = std::make_unique<Session>(text, o, blobs, report);
-    } catch (const std::bad_alloc&) {
-      throw MemoryError("[memory] no memory left while compiling. Try: a smaller model");
-    }
+    const CompileOptions o = read_options(read_settings(options));
+    make(progress, [&](const Progress& report) {
+      return std::make_unique<Session>(text, o, blobs, report, cache, creator);
+    });
+  }
+  PyProgram(const ExecutableFile& file, nb::handle options, nb::object progress) {
+    const CompileOptions o = read_options(read_settings(options));
+    make(progress,
+         [&](const Progress& report) { return std::make_unique<Session>(file, o, report); });
   }
 
   Session& session() { return *session_; }
@@ -164,6 +161,22 @@ class PyProgram {
   }
 
  private:
+  template <typename F>
+  void make(const nb::object& progress, const F& session) {
+    Progress report;
+    if (!progress.is_none())
+      report = [&progress](int percent) {
+        nb::gil_scoped_acquire gil;
+        progress(percent);
+      };
+    nb::gil_scoped_release release;
+    try {
+      session_ = session(report);
+    } catch (const std::bad_alloc&) {
+      throw MemoryError("[memory] no memory left while compiling. Try: a smaller model");
+    }
+  }
+
   std::unique_ptr<Session> session_;
   std::vector<nb::object> host_;
 };
@@ -253,6 +266,28 @@ NB_MODULE(_core, m) {
                        out.emplace_back(t.input, t.input_complete, t.output, t.output_complete);
                      return out;
                    })
+      .def_prop_ro(
+          "origin", [](PyProgram& p) { return text(p.session().origin()); },
+          "The file that it was read from; empty if it was compiled.")
+      .def_prop_ro(
+          "notes",
+          [](PyProgram& p) {
+            nb::list out;
+            for (const Note& n : p.session().notes())
+              out.append(nb::make_tuple(n.warning, text(n.text)));
+            return out;
+          },
+          "What the user is to be told, and whether as a warning.")
+      .def(
+          "save",
+          [](PyProgram& p, nb::bytes path, const std::string& creator, const std::string& host,
+             nb::bytes model) {
+            const std::string to(path.c_str(), path.size());
+            const std::string_view pickled(model.c_str(), model.size());
+            nb::gil_scoped_release release;
+            p.session().save(to, {creator, host, pickled});
+          },
+          "path"_a, "creator"_a, "host"_a, "model"_a)
       .def("summary", [](PyProgram& p) { return p.session().summary(); })
       .def(
           "attach",
@@ -262,9 +297,18 @@ NB_MODULE(_core, m) {
   m.def(
       "compile",
       [](const std::string& text, nb::object options, const nb::dict& constants,
-         nb::object progress) {
-        return new PyProgram(text, options, constants, std::move(progress));
+         nb::object progress, nb::bytes cache, const std::string& creator) {
+        return new PyProgram(text, options, constants, std::move(progress),
+                             {cache.c_str(), cache.size()}, creator);
       },
       "text"_a, "options"_a.none(), "constants"_a, "progress"_a = nb::none(),
-      nb::rv_policy::take_ownership);
+      "cache"_a = nb::bytes("", 0), "creator"_a = "", nb::rv_policy::take_ownership);
+  m.def(
+      "load",
+      [](const ExecutableFile& file, nb::object options, nb::object progress) {
+        return new PyProgram(file, options, std::move(progress));
+      },
+      "file"_a, "options"_a.none(), "progress"_a = nb::none(), nb::rv_policy::take_ownership,
+      "The program of a file.");
+  bind_files(m);
 }

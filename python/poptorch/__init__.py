@@ -28,14 +28,12 @@ from poptorch.capture import running_on_ipu as isRunningOnIpu
 from poptorch.running.custom_args import ICustomArgParser, registerCustomArgParser
 from poptorch.base.device import ipuHardwareIsAvailable, ipuHardwareVersion
 from poptorch.compiling.hooks import registerPostCompileHook, registerPreCompileHook
-from poptorch.base.pending import pending_function
 from poptorch.base.process import install
 from poptorch.base.suggest import did_you_mean
 from poptorch._utils import flattenTensorStructure, reconstructTensorStructure  # noqa: F401
 from poptorch.dataloader import AsynchronousDataAccessor, DataLoader
 from poptorch.running.executor import PoplarExecutor, inferenceModel, trainingModel
-
-load = pending_function("poptorch.load")
+from poptorch.running.loading import load
 
 __all__ = [
     "AsynchronousDataAccessor",
@@ -92,4 +90,4 @@ def __getattr__(name: str) -> object:
 install()
 # Lightning's IPUs, where torch's own way of loading them is switched off.
 autoload()
-del autoload, install, pending_function
+del autoload, install

@@ -188,6 +188,16 @@ class Program:
     @property
     def times(self) -> list[tuple[float, float, float, float]]: ...
 
+    @property
+    def origin(self) -> str:
+        """The file that it was read from; empty if it was compiled."""
+
+    @property
+    def notes(self) -> list:
+        """What the user is to be told, and whether as a warning."""
+
+    def save(self, path: bytes, creator: str, host: str, model: bytes) -> None: ...
+
     def summary(self) -> str: ...
 
     def attach(self, lease: Lease | None) -> None:
@@ -195,4 +205,65 @@ class Program:
 
     def run(self, inputs: Sequence[int], outputs: Sequence[int]) -> None: ...
 
-def compile(text: str, options: object | None, constants: dict, progress: object | None = None) -> Program: ...
+def compile(text: str, options: object | None, constants: dict, progress: object | None = None, cache: bytes = ..., creator: str = '') -> Program: ...
+
+def load(file: ExecutableFile, options: object | None, progress: object | None = None) -> Program:
+    """The program of a file."""
+
+class ExecutableFile:
+    """A program in a file, checked."""
+
+    def __init__(self, arg: bytes, /) -> None: ...
+
+    @property
+    def creator(self) -> str:
+        """The version that made it."""
+
+    @property
+    def digest(self) -> str:
+        """Of the graph it was made from, without lines."""
+
+    @property
+    def host(self) -> str:
+        """What save() was given for it."""
+
+    @property
+    def model(self) -> bytes:
+        """What save() was given for it; empty if nothing."""
+
+def graph_digest(text: str) -> str:
+    """Of a graph, without lines."""
+
+class CacheEntry:
+    """A program in a cache."""
+
+    @property
+    def path(self) -> str: ...
+
+    @property
+    def key(self) -> str: ...
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def creator(self) -> str: ...
+
+    @property
+    def bytes(self) -> int: ...
+
+    @property
+    def used(self) -> float:
+        """When it was, in seconds since 1970."""
+
+    @property
+    def problem(self) -> str:
+        """Why it is not good; empty if it is."""
+
+def cache_entries(dir: bytes) -> list[CacheEntry]:
+    """The newest first."""
+
+def prune_cache(dir: bytes, bytes: int) -> list[CacheEntry]:
+    """
+    Removes what is not good and what was not used for longest; what is gone.
+    """

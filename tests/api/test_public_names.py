@@ -12,7 +12,6 @@ import re
 import poptorch
 import pytest
 import torch
-from poptorch.base.pending import PENDING
 from poptorch.options.table import OPTIONS
 from surface_table import ENUMS, NAMES
 
@@ -115,16 +114,6 @@ def test_names_of_older_releases():
 # Not yet ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("row", PENDING, ids=lambda row: row.name)
-def test_a_pending_name_raises(row, regression, opts):
-    found = find(row.name.removeprefix("poptorch."))
-    executor = poptorch.inferenceModel(regression, opts)
-    run = found.__get__(executor) if "PoplarExecutor" in row.name else found
-    with pytest.raises(poptorch.Error, match="is not available yet in this version: ") as caught:
-        run()
-    assert caught.value.type == "not_yet" and row.missing in caught.value.message
-
-
 def test_ops_do_outside_what_poptorch_does_on_the_cpu():
     x = torch.ones(2)
     assert torch.equal(poptorch.CPU(torch.exp, "exp")(x), x.exp())
@@ -137,7 +126,6 @@ def test_ops_do_outside_what_poptorch_does_on_the_cpu():
 
 SET = {
     "syntheticDataMode": lambda o: o.enableSyntheticData(True),
-    "enableEngineCaching": lambda o: o.enableExecutableCaching("somewhere"),
     "engineOptions": lambda o: o.enableProfiling(),
 }
 

@@ -6,7 +6,6 @@ import textwrap
 from enum import Enum
 from typing import Any
 
-from poptorch.base.pending import PENDING
 from poptorch.capture.custom.named import TABLES
 from poptorch.options.backend_keys import EFFECTS
 from poptorch.options.table import OPTIONS, UNSET, Effect, Option
@@ -109,10 +108,6 @@ def options_page() -> str:
 
 def pending_page() -> str:
     """The text of ``docs/pending.md``."""
-    names = [
-        f"| `{row.name}` | {row.missing} |"
-        for row in sorted(PENDING, key=lambda row: row.name.lower())
-    ]
     options = [
         f"| `{_SECTIONS[row.section]}.{row.shown_setter}` | {row.pending} |"
         for row in OPTIONS
@@ -122,14 +117,7 @@ def pending_page() -> str:
         [
             "# Not available yet",
             "",
-            _MADE.format("base/pending.py"),
-            "",
-            "These names exist with PopTorch's parameters. They raise a `poptorch.Error` of type",
-            "`not_yet`.",
-            "",
-            "| Name | Missing |",
-            "|---|---|",
-            *names,
+            _MADE.format("options/table.py"),
             "",
             "These options are accepted and kept. A model compiled with them runs, with a warning.",
             "",

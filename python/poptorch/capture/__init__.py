@@ -24,7 +24,7 @@ import contextlib
 import functools
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -158,6 +158,22 @@ class Capture:
         """The text with `optimize` lines put in."""
         indented = [f"  {line.strip()}" for line in lines]
         return "\n".join([*self._head, *indented, *self._tail]) + "\n"
+
+    def without_text(self) -> "Capture":
+        """What calls of the program need, without fakes: a pickle may have it."""
+        tensors = iter([torch.empty(0) for _ in self._leaves])
+        return replace(
+            self,
+            text="",
+            constants={},
+            host_ops=[],
+            source_lines=[],
+            placed=[],
+            dead_blocks={},
+            _result=structure.rebuild(self._result, tensors),
+            _head=[],
+            _tail=[],
+        )
 
     def output_names(self) -> dict[int, str]:
         """How messages call the outputs that forward returned."""

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from poptorch import _core, autocasting
+from poptorch._version import __version__
 from poptorch.base import logging
 from poptorch.base.errors import Error, createPoptorchError, raise_core_error
 from poptorch.base.logging import core_logger, logger
@@ -33,6 +34,7 @@ from poptorch.ops.cpu import collecting
 from poptorch.optimizer.program import optimizer_lines
 from poptorch.optimizer.table import Settings
 from poptorch.options import Options
+from poptorch.options.check import uses_ipu_model
 from poptorch.options.table import OPTIONS
 from poptorch.running.host_calls import bind_host_calls
 from poptorch.weights import state as _state
@@ -63,6 +65,10 @@ class Parameters:
         return info.value if info is not None and info.trainable else None
 
 
+#: From the text, the core's options and the capture to a program.
+Make = Callable[[str, dict[str, Any], Any], Any]
+
+
 @dataclass
 class Compiled:
     """A program, and what is needed to call it."""
@@ -72,6 +78,7 @@ class Compiled:
     rules: list[tuple[OutputMode, int]]
     anchors: list[Anchor]
     parameters: Parameters
+    core_options: dict[str, Any]
     after_failure: list[Callable[[], None]]  # to be called after a run that has failed
 
 
@@ -86,6 +93,7 @@ def compile_model(
     settings: Settings | None,
     bar: Any,
     reserve: Callable[[int], None],
+    make: Make | None = None,
 ) -> Compiled:
     """Compile ``model`` for arguments like ``micro``, those of one micro-batch.
 
@@ -99,6 +107,8 @@ def compile_model(
         settings: how the optimizer is written; None for inference.
         bar: told what has been done.
         reserve: told how many IPUs it needs, when no lock is held.
+        make: makes the program, from the text, the core's options and what was captured, where it
+            is not to be compiled.
     """
     training = settings is not None
     with capture_lock:
@@ -144,18 +154,52 @@ def compile_model(
         text = captured.with_optimizer(optimizer_lines(optimizer, settings, parameters.value_of))
     if logging.shows_ir:
         logger.debug("The captured model:\n%s", text)
-    blobs = {name: t.contiguous() for name, t in captured.constants.items()}
-    what = "A tensor that forward uses, and that is neither an argument nor part of the model,"
-    constants = {name: (address(blob, what), blob.nbytes) for name, blob in blobs.items()}
+    core_options = _core_options(options, training, batching, rules, anchors, groups)
     reserve(ipus)
-    try:
-        core_options = _core_options(options, training, batching, rules, anchors, groups)
-        program = _core.compile(text, core_options, constants, bar.core)
-    except _core.Error as exc:
-        raise_core_error(exc)
+    if make is None:
+        program = _compiled_text(text, core_options, captured.constants, cache_of(options), bar)
+    else:
+        program = make(text, core_options, captured)
     _log_program(program)
     after_failure = bind_host_calls(program)
-    return Compiled(program, captured, rules, anchors, parameters, after_failure)
+    return Compiled(program, captured, rules, anchors, parameters, core_options, after_failure)
+
+
+def _compiled_text(
+    text: str,
+    core_options: dict[str, Any],
+    constants: dict[str, torch.Tensor],
+    cache: str,
+    bar: Any,
+) -> Any:
+    blobs = {name: t.contiguous() for name, t in constants.items()}
+    what = "A tensor that forward uses, and that is neither an argument nor part of the model,"
+    given = {name: (address(blob, what), blob.nbytes) for name, blob in blobs.items()}
+    try:
+        program = _core.compile(
+            text, core_options, given, bar.core, os.fsencode(cache), __version__
+        )
+    except _core.Error as exc:
+        raise_core_error(exc)
+    tell_notes(program)
+    return program
+
+
+def tell_notes(program: Any) -> None:
+    """Log what the core has to say of a program."""
+    for warning, text in program.notes:
+        (logger.warning if warning else logger.info)("%s", text)
+
+
+def cache_of(options: Options) -> str:
+    """The directory of compiled programs; empty if there is none."""
+    backend = options._Popart.options
+    if not backend.get("enableEngineCaching"):
+        return ""
+    if uses_ipu_model(options):
+        logger.warning("enableExecutableCaching doesn't work with the IPU model")
+        return ""
+    return str(backend.get("cachePath", ""))
 
 
 def _log_program(program: Any) -> None:
@@ -227,7 +271,7 @@ def _core_options(
         "recompute": options._Popart.options.get("autoRecomputation") != 0,
         # Standard and RecomputeAll: what lies between the tensors that a program marks.
         "recompute_all": options._Popart.options.get("autoRecomputation") in (1, 4),
-        "threads": _thread_count(),
+        "threads": thread_count(),
         "training": training,
     }
 
@@ -257,7 +301,7 @@ def _output_rules(
 _team_process: int | None = None
 
 
-def _thread_count() -> int:
+def thread_count() -> int:
     """As many as torch uses; one in a forked child, which has none of its parent's threads."""
     global _team_process
     if _team_process is None:

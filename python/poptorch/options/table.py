@@ -335,7 +335,6 @@ OPTIONS: tuple[Option, ...] = (
         "Keep compiled programs in a directory and use them again.",
         method="enableExecutableCaching",
         backend=True,
-        pending="every program is compiled anew",
     ),
     Option(
         "Options",

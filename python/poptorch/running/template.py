@@ -2,6 +2,7 @@
 """The arguments that a program was compiled for: what is kept of them, how later calls are compared
 with them, and which of their tensors is which. Names decide, never the order of keys."""
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -88,6 +89,15 @@ class Template:
         self._args = [template_of(value) for value in bound.args]
         self._kwargs = {name: template_of(value) for name, value in bound.kwargs.items()}
         self.names = [name for name, _ in signature.leaves(bound)]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_signature": None}  # it belongs to the model
+
+    def of(self, signature: Signature) -> "Template":
+        """The same for the forward of another object of the model."""
+        result = copy.copy(self)
+        result._signature = signature
+        return result
 
     def leaves(self, bound: Bound) -> Leaves:
         """Names and tensors of a call in the order of capture.

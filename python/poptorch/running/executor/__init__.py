@@ -10,6 +10,7 @@ The executor is made of layers, each of which uses those before it:
 ``device``            attaching, detaching, random numbers
 ``compiling``         from the first arguments to a program, and freeing it
 ``call``              a call
+``files``             the program saved and loaded
 ``wrap``              the class itself; ``trainingModel`` and ``inferenceModel``
 ====================  ==============================================================================
 """

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """From the first arguments of an executor to its program, and freeing it."""
 
+from contextlib import nullcontext
 from datetime import timedelta
 from typing import Any
-
-import torch
 
 from poptorch.base.errors import createPoptorchError
 from poptorch.base.logging import logger
@@ -22,6 +21,7 @@ from poptorch.options.check import check_compilable
 from poptorch.running.arguments import Bound, micro_batch, warn_of_dicts
 from poptorch.running.executable import Executable
 from poptorch.running.executor.device import ExecutorDevice
+from poptorch.running.stored import ExportedFile, kept_arguments
 from poptorch.running.template import Template
 from poptorch.weights.rng_state import choose_seed, seed_rng
 from poptorch.weights.state import is_wrapped, unwrap_module
@@ -47,15 +47,19 @@ class ExecutorProgram(ExecutorDevice):
         with excluding(self._options._source_location_excludes):
             shorten(error)
 
-    def _compile(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _compile(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], file: ExportedFile | None = None
+    ) -> None:
         try:
             with real_tensors():
-                self._compile_for(args, kwargs)
+                self._compile_for(args, kwargs, file)
         except BaseException:
             self._release_device()
             raise
 
-    def _compile_for(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _compile_for(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], file: ExportedFile | None
+    ) -> None:
         check_compilable(self._options, self._training)
         given = self._signature.bind(args, kwargs)
         warn_of_dicts(given)
@@ -64,49 +68,60 @@ class ExecutorProgram(ExecutorDevice):
         bound = given.replaced(iter(tensors))
         # Before forward can change them.
         template = Template(self._signature, given)
+        first = kept_arguments(given, tensors)
         batching = Batching.of(self._options, self._training)
         micro = self._signature.as_called(micro_batch(bound, batching), args, kwargs)
-        compiled, settings = self._compile_micro_batch(micro, batching)
+        compiled, settings = self._compile_micro_batch(micro, batching, file)
+        executable = self._executable_of(compiled, batching, template)
+        if compiled.captured.follows_strides:
+            executable.strides = [tensor.stride() for tensor in tensors]
+        pairs = zip(tensors, leaves, strict=True)
+        if all(t is passed and t.is_contiguous() for t, (_, passed) in pairs):
+            executable.learn(args, kwargs, self._signature, tensors)
+        self._executable_inputs = first
+        self._links.refresh()
+        self._load(executable, compiled, settings)
+
+    def _executable_of(
+        self, compiled: Compiled, batching: Batching, template: Template
+    ) -> Executable:
         program, captured = compiled.program, compiled.captured
         names = [anchor.short for anchor in compiled.anchors if not anchor.is_state]
         with capture_lock:
             mover = StateMover(program, self._model, (*captured.params, *captured.buffers))
         executable = Executable(program, captured, batching, compiled.rules, names, template, mover)
         executable.after_failure = compiled.after_failure
-        if captured.follows_strides:
-            executable.strides = [tensor.stride() for tensor in tensors]
-        pairs = zip(tensors, leaves, strict=True)
-        if all(t is passed and t.is_contiguous() for t, (_, passed) in pairs):
-            executable.learn(args, kwargs, self._signature, tensors)
-        self._executable_inputs = given.replaced(
-            iter([torch.empty_like(t, device="meta") for t in tensors])
-        )
+        return executable
+
+    def _start_compilation(self) -> None:
+        """The model is wrapped, linked with others of its tensors, and has the newest weights."""
+        with capture_lock:
+            if self._training and not is_wrapped(self._user_model):
+                self._wrap()
+            self._links.find(self._model, self._sync)
         self._links.refresh()
-        self._load(executable, compiled, settings)
+        self._sync.refresh()
 
     def _compile_micro_batch(
-        self, micro: Bound, batching: Batching
+        self, micro: Bound, batching: Batching, file: ExportedFile | None
     ) -> tuple[Compiled, Settings | None]:
         """The program, and the optimizer's values that it was compiled for."""
         with self._compilation.running() as bar, host_defaults(self._training):
-            with capture_lock:
-                if self._training and not is_wrapped(self._user_model):
-                    self._wrap()
-                self._links.find(self._model, self._sync)
-            self._links.refresh()
-            self._sync.refresh()
+            self._start_compilation()
             settings = self._settings() if self._training else None
-            compiled = compile_model(
-                self._model,
-                micro,
-                self._options,
-                batching,
-                self._groupings,
-                self._optimizer,
-                settings,
-                bar,
-                self._reserve,
-            )
+            with nullcontext() if file is None else file.notes.modes(self._model):
+                compiled = compile_model(
+                    self._model,
+                    micro,
+                    self._options,
+                    batching,
+                    self._groupings,
+                    self._optimizer,
+                    settings,
+                    bar,
+                    self._reserve,
+                    None if file is None else file.maker(bar),
+                )
         self._reminders.compiled()
         return compiled, settings
 
@@ -123,6 +138,7 @@ class ExecutorProgram(ExecutorDevice):
                         program, self._optimizer, settings, compiled.parameters.name_of
                     )
                 self._executable = executable
+                self._compiled_parts = compiled
                 self._anchors = compiled.anchors
                 self._seed = choose_seed(self._options)
                 seed_rng(program, self._seed)
@@ -137,6 +153,7 @@ class ExecutorProgram(ExecutorDevice):
             self._executable.ready = False
         self._executable = None
         self._executable_inputs = None
+        self._compiled_parts = None
         self._device_optimizer = None
         self._is_attached = self._failed = self._inherited = False
         self._fault = None

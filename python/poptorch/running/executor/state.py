@@ -12,6 +12,7 @@ from poptorch import _core
 from poptorch.base.errors import Error, createPoptorchError
 from poptorch.base.progress import Compilation
 from poptorch.capture.state import lock as capture_lock
+from poptorch.compiling.compile import Compiled
 from poptorch.compiling.inspection import Anchor
 from poptorch.enums import OutputMode
 from poptorch.optimizer.program import DeviceOptimizer
@@ -51,6 +52,7 @@ class ExecutorState:
         self._compilation = Compilation(self._options._show_compilation_progress_bar)
         self._executable: Executable | None = None
         self._executable_inputs: Bound | None = None
+        self._compiled_parts: Compiled | None = None
         self._anchors: list[Anchor] = []
         self._groupings: dict[str, Grouping] = {}
         self._is_attached = False

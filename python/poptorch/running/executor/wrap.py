@@ -7,18 +7,16 @@ import torch
 
 from poptorch._version import __version__
 from poptorch.base.errors import createPoptorchError
-from poptorch.base.pending import add_pending_methods
 from poptorch.base.suggest import did_you_mean
 from poptorch.compiling.inspection import Inspection
 from poptorch.ops.blocks import module_repr
 from poptorch.options import Options
-from poptorch.running.executor.call import ExecutorCall
+from poptorch.running.executor.files import ExecutorFiles
 from poptorch.weights.replica_groups import ParameterProxy
 from poptorch.weights.state import is_wrapped, shallow_copy
 
 
-@add_pending_methods
-class PoplarExecutor(ExecutorCall, Inspection):
+class PoplarExecutor(ExecutorFiles, Inspection):
     """A wrapped model; made by :func:`trainingModel` and :func:`inferenceModel`.
 
     Attributes that it does not define are those of the user's model.

@@ -73,11 +73,15 @@ void bind_custom(nb::module_& m) {
       "custom_compose",
       [](const std::string& domain, const std::string& name, int64_t version,
          const std::vector<PyType>& inputs, nb::handle attributes) {
-        return tuple_of(custom_compose(site_of(domain, name, version, inputs, attributes)));
+        const Composition c = custom_compose(site_of(domain, name, version, inputs, attributes));
+        return tuple_of(c) + nb::make_tuple(c.updates);
       },
       "domain"_a, "name"_a, "version"_a, "inputs"_a, "attributes"_a,
       "The nodes (op, arguments, results, types, line, column, bodies) and the outputs of a "
-      "composition; bodies are such pairs.");
+      "composition, where bodies are such pairs, and (input, kind) of the inputs whose new values "
+      "its last outputs are.");
+  m.def("custom_facts", &set_custom_facts, "facts"_a,
+        "What ops may ask of the program that is being made.");
   m.def(
       "custom_gradients",
       [](const std::string& domain, const std::string& name, int64_t version,

@@ -161,6 +161,13 @@ void tessera_call_set_scratch(tessera_call* c, int64_t bytes) {
 void tessera_call_set_composition(tessera_call* c, const char* text) {
   c->composition = text_or_empty(text);
 }
+void tessera_call_add_update(tessera_call* c, int32_t input, tessera_update_kind kind) {
+  if (input < 0 || static_cast<size_t>(input) >= c->inputs.size())
+    return c->fail("compose: an update of input " + std::to_string(input) + ", which is not there");
+  if (kind < TESSERA_EVERY_MICRO_BATCH || kind > TESSERA_FOR_GRADIENTS)
+    return c->fail("compose: an update of unknown kind");
+  c->updates.push_back({input, kind});
+}
 void tessera_call_set_work(tessera_call* c, int64_t flops, int64_t bytes) {
   c->flops = std::max<int64_t>(flops, 0);
   c->bytes = std::max<int64_t>(bytes, 0);
@@ -257,6 +264,7 @@ void tessera_call_destroy(tessera_call* c, void* instance) {
 }
 int tessera_call_compose(tessera_call* c) {
   c->composition.clear();
+  c->updates.clear();
   if (guarded(c, "compose", [&] { c->op->compose(c); }) != 0) return 1;
   if (c->composition.empty()) c->fail("compose gave no composition");
   return c->failed ? 1 : 0;
@@ -293,6 +301,15 @@ int64_t tessera_call_scratch(const tessera_call* c) {
 }
 const char* tessera_call_composition(const tessera_call* c) {
   return c->composition.c_str();
+}
+int32_t tessera_call_update_count(const tessera_call* c) {
+  return count_of(c->updates.size());
+}
+int32_t tessera_call_update_at(const tessera_call* c, int32_t index, int32_t* kind) {
+  if (index < 0 || static_cast<size_t>(index) >= c->updates.size()) return -1;
+  const tessera_call::Update& u = c->updates[static_cast<size_t>(index)];
+  *kind = u.kind;
+  return u.input;
 }
 int32_t tessera_call_gradient_count(const tessera_call* c) {
   return count_of(c->gradients.size());

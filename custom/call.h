@@ -32,6 +32,11 @@ struct tessera_call {
   bool failed = false;
   int64_t scratch = 0, flops = 0, bytes = 0;
   std::deque<tessera_gradient> gradients;
+  struct Update {
+    int32_t input;
+    tessera_update_kind kind;
+  };
+  std::vector<Update> updates;
 
   const tessera_attribute* find(const char* attribute) const;
   void fail(const std::string& text);

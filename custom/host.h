@@ -46,6 +46,11 @@ TESSERA_API void tessera_run_compute(const tessera_op*, const tessera_run*);
 TESSERA_API const char* tessera_call_error(const tessera_call*);
 TESSERA_API int64_t tessera_call_scratch(const tessera_call*);
 TESSERA_API const char* tessera_call_composition(const tessera_call*);
+TESSERA_API int32_t tessera_call_update_count(const tessera_call*);
+/* Input of an update, and its tessera_update_kind. */
+TESSERA_API int32_t tessera_call_update_at(const tessera_call*, int32_t index, int32_t* kind);
+/* What ops may ask of the program that is being made; those of before are forgotten. */
+TESSERA_API void tessera_set_facts(const char* const* names, const int64_t* values, int64_t count);
 TESSERA_API int32_t tessera_call_gradient_count(const tessera_call*);
 TESSERA_API const tessera_gradient* tessera_call_gradient_at(const tessera_call*, int32_t index);
 /* The op and attributes of a gradient op, as a call without inputs that belongs to the gradient. */

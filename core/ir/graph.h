@@ -81,6 +81,7 @@ Node clone_node(const Node& n);
 struct StateUpdate {
   ValueId state;
   ValueId value;
+  bool once = false;  // per weight update, however many micro-batches it is of
 };
 
 // One parameter group of the optimizer. A flag is a switch, or the slot of a value in the group's

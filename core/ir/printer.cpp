@@ -63,7 +63,8 @@ class Printer {
     for (const StateUpdate& u : g_.grads)
       out += fmt::format("{}grad {} {}\n", indent, use(u.state), use(u.value));
     for (const StateUpdate& u : g_.updates)
-      out += fmt::format("{}update {} {}\n", indent, use(u.state), use(u.value));
+      out += fmt::format("{}update {} {}{}\n", indent, use(u.state), use(u.value),
+                         u.once ? " once" : "");
     for (const OptimizerGroup& o : g_.optimizer) {
       std::vector<std::string> params, flags;
       for (ValueId v : o.params) params.push_back(use(v));

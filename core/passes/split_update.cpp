@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "passes/optimizer_terms.h"
+#include "passes/update_once.h"
 
 namespace tessera {
 namespace {
@@ -57,6 +58,7 @@ class Splitter {
     }
     g_.optimizer.clear();
     g_.grads.clear();
+    move_updates_once(g_, *update_, *there_);
     if (count_)  // the next step starts anew
       update_->updates.push_back({count_there_, fill_zero({DType::F32, {}, {}})});
     for (Node& n : here_.out) g_.nodes.push_back(std::move(n));
@@ -78,7 +80,7 @@ class Splitter {
   // the first finds them.
   bool is_written(const OptimizerGroup& o) const {
     return std::any_of(g_.updates.begin(), g_.updates.end(), [&](const StateUpdate& u) {
-      return std::find(o.params.begin(), o.params.end(), u.state) != o.params.end();
+      return !u.once && std::find(o.params.begin(), o.params.end(), u.state) != o.params.end();
     });
   }
 
@@ -173,7 +175,11 @@ class Splitter {
 
 std::unique_ptr<Graph> split_update(Graph& g, const PassContext& ctx) {
   const bool mean = ctx.settings.get(kMean), running_mean = ctx.settings.get(kRunningMean);
-  if (ctx.gradient_accumulation <= 1 || g.optimizer.empty()) return nullptr;
+  const bool once = has_updates_once(g);
+  if (ctx.gradient_accumulation <= 1 || (g.optimizer.empty() && !once)) {
+    for (StateUpdate& u : g.updates) u.once = false;  // one micro-batch is the whole step
+    return nullptr;
+  }
   return Splitter(g, ctx, mean, running_mean).run();
 }
 

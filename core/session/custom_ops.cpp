@@ -62,8 +62,10 @@ std::unique_ptr<Graph> read_composition(const CustomCall& call, const CustomSite
     check(t.same_logical(site.inputs[i]), fmt::format("input {} is {}, that of the op is {}", i,
                                                       to_string(t), to_string(site.inputs[i])));
   }
-  check(g->outputs.size() == outputs.size(),
-        fmt::format("it has {} outputs, setup says {}", g->outputs.size(), outputs.size()));
+  const auto updates = static_cast<size_t>(tessera_call_update_count(call.get()));
+  check(
+      g->outputs.size() == outputs.size() + updates,
+      fmt::format("it has {} outputs, setup says {}", g->outputs.size() - updates, outputs.size()));
   for (size_t i = 0; i < outputs.size(); ++i) {
     const TensorType& t = g->type(g->outputs[i]);
     check(t.same_logical(outputs[i]),
@@ -133,7 +135,29 @@ Composition custom_compose(const CustomSite& site) {
   user_check(call.op().compose != nullptr, "[{}] has no composition", call.label());
   const std::vector<TensorType> outputs = call.setup();
   call.check(tessera_call_compose(call.get()));
-  return numbered(*read_composition(call, site, outputs));
+  const std::unique_ptr<Graph> g = read_composition(call, site, outputs);
+  Composition out = numbered(*g);
+  for (int32_t i = 0; i < tessera_call_update_count(call.get()); ++i) {
+    int32_t kind = 0;
+    const int32_t input = tessera_call_update_at(call.get(), i, &kind);
+    out.updates.emplace_back(input, kind);
+    const TensorType& now = g->type(g->outputs[outputs.size() + static_cast<size_t>(i)]);
+    user_check(now.same_logical(site.inputs.at(static_cast<size_t>(input))),
+               "[{}] composition: the new value of input {} is {}, the input is {} ({})",
+               call.label(), input, to_string(now),
+               to_string(site.inputs[static_cast<size_t>(input)]), call.library());
+  }
+  return out;
+}
+
+void set_custom_facts(const std::vector<std::pair<std::string, int64_t>>& facts) {
+  std::vector<const char*> names;
+  std::vector<int64_t> values;
+  for (const auto& [name, value] : facts) {
+    names.push_back(name.c_str());
+    values.push_back(value);
+  }
+  tessera_set_facts(names.data(), values.data(), static_cast<int64_t>(names.size()));
 }
 
 std::vector<CustomGradient> custom_gradients(const CustomSite& site) {

@@ -47,7 +47,11 @@ struct Composition {
   };
   std::vector<Node> nodes;
   std::vector<int64_t> outputs;
+  std::vector<std::pair<int, int>> updates;  // input, tessera_update_kind; their values come last
 };
+
+// What ops may ask of the program that is being made.
+void set_custom_facts(const std::vector<std::pair<std::string, int64_t>>& facts);
 
 Composition custom_compose(const CustomSite& site);
 

@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include "custom/compat/recorder_impl.h"
+#include "custom/host.h"
 
 namespace tessera::compat {
 
@@ -285,6 +286,8 @@ namespace {
 struct Creators {
   std::mutex mutex;
   std::map<std::string, void*> of;
+  std::map<std::string, std::vector<void*>> of_kind;
+  std::map<std::string, int64_t> facts;
 };
 Creators& creators() {
   static Creators* c = new Creators;  // libraries register and look up until the process ends
@@ -295,13 +298,34 @@ Creators& creators() {
 
 int tessera_creator_add(const char* kind, const char* key, void* creator) {
   const std::lock_guard<std::mutex> lock(creators().mutex);
-  return creators().of.emplace(std::string(kind) + " " + key, creator).second ? 0 : 1;
+  if (!creators().of.emplace(std::string(kind) + " " + key, creator).second) return 1;
+  creators().of_kind[kind].push_back(creator);
+  return 0;
 }
 
 void* tessera_creator_find(const char* kind, const char* key) {
   const std::lock_guard<std::mutex> lock(creators().mutex);
   const auto at = creators().of.find(std::string(kind) + " " + key);
   return at == creators().of.end() ? nullptr : at->second;
+}
+
+void* tessera_creator_at(const char* kind, int64_t index) {
+  const std::lock_guard<std::mutex> lock(creators().mutex);
+  const std::vector<void*>& all = creators().of_kind[kind];
+  return index < 0 || static_cast<size_t>(index) >= all.size() ? nullptr
+                                                               : all[static_cast<size_t>(index)];
+}
+
+int64_t tessera_fact(const char* name, int64_t otherwise) {
+  const std::lock_guard<std::mutex> lock(creators().mutex);
+  const auto at = creators().facts.find(name);
+  return at == creators().facts.end() ? otherwise : at->second;
+}
+
+void tessera_set_facts(const char* const* names, const int64_t* values, int64_t count) {
+  const std::lock_guard<std::mutex> lock(creators().mutex);
+  creators().facts.clear();
+  for (int64_t i = 0; i < count; ++i) creators().facts[names[i]] = values[i];
 }
 
 // Levels as popart's logger has them: 0 trace, 1 debug, 2 info, 3 warn, 4 err.

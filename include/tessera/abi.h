@@ -52,6 +52,14 @@ typedef enum tessera_gradient_source {
   TESSERA_GRAD_OUT = 2
 } tessera_gradient_source;
 
+/* What happens to an input that has a new value: a parameter or a buffer is given it in every
+   micro-batch, or once per weight update; or only the gradient ops of the call see it. */
+typedef enum tessera_update_kind {
+  TESSERA_EVERY_MICRO_BATCH = 0,
+  TESSERA_EVERY_STEP = 1,
+  TESSERA_FOR_GRADIENTS = 2
+} tessera_update_kind;
+
 typedef struct tessera_type {
   int32_t dtype; /* tessera_dtype */
   int32_t rank;
@@ -147,6 +155,9 @@ TESSERA_API void tessera_call_set_output(tessera_call*, int32_t index, tessera_d
 TESSERA_API void tessera_call_set_scratch(tessera_call*, int64_t bytes);
 /* In compose: text IR, "tessera 1 graph ..."; its inputs and outputs are those of the op. */
 TESSERA_API void tessera_call_set_composition(tessera_call*, const char* text);
+/* In compose: an output of the text beyond those of the op, in the order of the calls, is the new
+   value of the op's input `input`. */
+TESSERA_API void tessera_call_add_update(tessera_call*, int32_t input, tessera_update_kind);
 /* In work. */
 TESSERA_API void tessera_call_set_work(tessera_call*, int64_t flops, int64_t bytes);
 

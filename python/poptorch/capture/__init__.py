@@ -75,6 +75,7 @@ class StateInfo:
         trainable: whether it has a gradient.
         value: how the text refers to it, for example "%3".
         updated: whether the program gives it a new value by itself (running statistics).
+        once: whether that is once per weight update, and so the same in all replicas.
         views: (name, tensor) of parameters and buffers that are views of it.
     """
 
@@ -84,6 +85,7 @@ class StateInfo:
     trainable: bool
     value: str
     updated: bool = False
+    once: bool = False
     views: list[tuple[str, torch.Tensor]] = field(default_factory=list)
 
 
@@ -218,6 +220,7 @@ def capture(
     progress: Callable[[float], None] | None = None,
     values_read: str = "freeze",
     replicas: int = 1,
+    facts: Mapping[str, int] | None = None,
 ) -> Capture:
     """Captures one call `model(*args, **kwargs)` as text IR.
 
@@ -234,11 +237,15 @@ def capture(
         progress: called with the fraction that is done, now and then.
         values_read: what reading a value in forward does, one of frozen.MODES.
         replicas: how many replicas the program will have.
+        facts: what ops of libraries may ask of the program besides.
     """
+    from poptorch import _core
     from poptorch.capture.text.emit import emit
     from poptorch.capture.trace import trace_model
 
     with lock, _deeper():
+        known = {"training": int(training), "replicas": replicas, **(facts or {})}
+        _core.custom_facts(list(known.items()))
         trace = functools.partial(
             trace_model,
             model,
@@ -296,6 +303,7 @@ def _contiguous(
 
 def _result(traced: "Traced", e: "Emitted") -> Capture:
     updated = {id(v) for v in e.updated}
+    once = {id(s) for s in traced.once}
     graded = {id(s) for s in traced.grads}
 
     def info(slot: "StateSlot", value: "Value") -> StateInfo:
@@ -306,6 +314,7 @@ def _result(traced: "Traced", e: "Emitted") -> Capture:
             trainable=id(slot) in graded,
             value=f"%{value.number}",
             updated=id(value) in updated,
+            once=id(slot) in once,
             views=[(n, v.tensor) for v in traced.views if v.owner is slot for n in v.names],
         )
 

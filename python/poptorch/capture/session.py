@@ -18,6 +18,7 @@ from poptorch.capture.errors import Where
 from poptorch.capture.overlap import Overlap
 from poptorch.capture.placement import Tag
 from poptorch.capture.progress import Progress
+from poptorch.capture.slots import StateSlot
 from poptorch.capture.swap import Swap
 from poptorch.capture.text.row import Row
 from poptorch.capture.values.dynamic_index import DynamicViews
@@ -107,6 +108,8 @@ class Session:
         self.streams = 0
         self.convolutions = 0
         self.conv_memory: Callable[[], float] | None = None  # of an open MultiConv, per convolution
+        # New values of states once per weight update, which ops of libraries give.
+        self.once: list[tuple[StateSlot, torch.Tensor]] = []
         self.cpu_ops: dict[str, Any] = {}  # ID of poptorch.CPU -> function
         self.name_scopes: list[str] = []
         self.checkpoints: tuple[int, ...] = ()  # regions that are open now

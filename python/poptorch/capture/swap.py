@@ -108,6 +108,14 @@ class Swap:
         slot = next((s for s in self.slots if s.tensor is tensor), None)
         return tensor if slot is None else slot.fake
 
+    def slot_of(self, tensor: torch.Tensor) -> StateSlot | None:
+        """The parameter or buffer that a fake stands for; one that is a part of it is none."""
+
+        def what(t: torch.Tensor) -> tuple[Any, ...]:
+            return private.storage_id(t), t.shape, t.stride(), t.storage_offset()
+
+        return next((s for s in self.slots if what(s.tensor) == what(tensor)), None)
+
     def problems(self) -> list[str]:
         """Messages about parameters and buffers that forward replaced or removed."""
         found = []

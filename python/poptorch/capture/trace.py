@@ -61,6 +61,7 @@ class Traced:
         has_loss: whether the output after them is the loss.
         grads: whose gradients the outputs after that are.
         checks: what the outputs after those check.
+        once: the states whose new values, once per weight update, are the last outputs.
         streams: how many streams of random numbers have an op.
         bodies: those of loops and branches, by number.
         blocks: the first op of each block.
@@ -79,6 +80,7 @@ class Traced:
     has_loss: bool = False
     grads: list[StateSlot] = field(default_factory=list)
     checks: list[frozen.Check] = field(default_factory=list)
+    once: list[StateSlot] = field(default_factory=list)
     streams: int = 0
     bodies: list[Body] = field(default_factory=list)
     blocks: dict[str, Tag] = field(default_factory=dict)
@@ -267,7 +269,9 @@ def _finish(session: Session, traced: Traced, result: Any) -> list[torch.Tensor]
         outputs += [loss, *[gradient for _, gradient in gradients]]
     # After the gradients, because hooks of theirs may read values too.
     traced.checks = session.frozen.checks
-    return [*outputs, *[check.differs for check in traced.checks]]
+    traced.once = [slot for slot, _ in session.once]
+    new = [value for _, value in session.once]
+    return [*outputs, *[check.differs for check in traced.checks], *new]
 
 
 def _check_layouts(leaves: list[torch.Tensor]) -> None:

@@ -82,6 +82,13 @@ class Compiled:
     after_failure: list[Callable[[], None]]  # to be called after a run that has failed
 
 
+def _facts(options: Options, batching: Batching) -> dict[str, int]:
+    """What ops of libraries may ask of the program; patterns that are switched on or off."""
+    patterns = options._Popart.options.get("patterns") or {}
+    named = {f"pattern {name}": int(bool(on)) for name, on in patterns.items()}
+    return {"accumulation": batching.accumulation, **named}
+
+
 @collecting()
 def compile_model(
     model: torch.nn.Module,
@@ -134,6 +141,7 @@ def compile_model(
             progress=bar.capture,
             values_read=options._values_read_in_forward,
             replicas=batching.replicas,
+            facts=_facts(options, batching),
         )
     bar.capture(1)
     for info in captured.params:
@@ -238,7 +246,7 @@ def _check_buffers(
         for name, _ in module.named_buffers(recurse=False)
     }
     for info in captured.buffers:
-        if info.updated and not exempt.intersection(info.all_names):
+        if info.updated and not info.once and not exempt.intersection(info.all_names):
             raise createPoptorchError(
                 f"PopTorch does not support broadcasting buffers: {info.name} is changed by "
                 "the model and would differ between replicas. If each replica may keep its own "

@@ -185,9 +185,14 @@ TESSERA_COMPAT_API const tessera_tile_interval* tessera_rec_regions(const tesser
 // The view of a whole variable, by the number that regions have.
 TESSERA_COMPAT_API const tessera_view* tessera_rec_whole(tessera_recorder*, int64_t variable);
 
-// Creators of ops and of their Opx, of all libraries: objects of the headers under a key. The first
+// Creators of ops and of their Opx, and patterns, of all libraries: objects of the headers under a key. The first
 // one stays; add returns 0, or 1 if there was one.
 TESSERA_COMPAT_API int tessera_creator_add(const char* kind, const char* key, void* creator);
 TESSERA_COMPAT_API void* tessera_creator_find(const char* kind, const char* key);
+// In the order in which they came; null behind the last one.
+TESSERA_COMPAT_API void* tessera_creator_at(const char* kind, int64_t index);
+// What is known of the program that is being made: "training", "replicas", "accumulation",
+// "pattern NAME".
+TESSERA_COMPAT_API int64_t tessera_fact(const char* name, int64_t otherwise);
 TESSERA_COMPAT_API void tessera_compat_log(int32_t level, const char* text);
 }

@@ -44,6 +44,31 @@ class Devicex;
 class Opx;
 }  // namespace popx
 
+// A number that may not be there; here none is.
+template <typename T>
+class Optional {
+ public:
+  Optional() {}
+  Optional(const T& x) : there_(true), value_(x) {}
+  explicit operator bool() const { return there_; }
+  bool has_value() const { return there_; }
+  const T& operator*() const { return value_; }
+  const T& value() const { return value_; }
+  const T& value_or(const T& otherwise) const { return there_ ? value_ : otherwise; }
+  bool operator==(const Optional& o) const {
+    return there_ == o.there_ && (!there_ || value_ == o.value_);
+  }
+  bool operator!=(const Optional& o) const { return !(*this == o); }
+
+ private:
+  bool there_ = false;
+  T value_ = T();
+};
+using OptionalVGraphId = Optional<VGraphId>;
+using OptionalPipelineStage = Optional<PipelineStage>;
+using OptionalExecutionPhase = Optional<ExecutionPhase>;
+using OptionalBatchSerializedPhase = Optional<BatchSerializedPhase>;
+
 enum class ExecutionContext {
   Normal,
   AccumulateOuterFragment,

@@ -56,7 +56,7 @@ class Op {
     ExecutionContext executionContext = ExecutionContext::Normal;
     RecomputeType recomputeType = RecomputeType::Undefined;
     TileSet tileSet = TileSet::Compute;
-    std::set<InIndex> inferTensorMappingToFrom;
+    std::map<InIndex, InIndex> inferTensorMappingToFrom;
     std::set<std::string> excludePatterns;
     double schedulePriority = 0.0;
     bool optimizerOp = false;
@@ -198,14 +198,55 @@ class Op {
     return {};
   }
 
+  // Which tensors it reads and makes
   void connectInTensor(InIndex i, const TensorId& id) {
-    input->insert(i, settings.graph.get().getTensors().get(id));
+    Tensor* t = getGraph().getTensors().get(id);
+    input->insert(i, t);
+    t->consumers.increment(this);
   }
-  void disconnectInTensor(InIndex i) { input->erase(i); }
-  void disconnectInTensor(InIndex i, Tensor*) { input->erase(i); }
+  void disconnectInTensor(InIndex i) {
+    if (!input->hasIndex(i)) return;
+    input->tensor(i)->consumers.decrement(this);
+    input->erase(i);
+  }
+  void disconnectInTensor(InIndex i, Tensor*) { disconnectInTensor(i); }
   void disconnectInTensor(Tensor* t) {
-    for (InIndex i : input->indices(t)) input->erase(i);
+    for (InIndex i : input->indices(t)) disconnectInTensor(i);
   }
+  void connectOutTensor(OutIndex i, const TensorId& id) {
+    Tensor* t = getGraph().getTensors().get(id);
+    t->setProducer(this);
+    output->insert(i, t);
+  }
+  void createAndConnectOutTensor(OutIndex i, const TensorId& id) {
+    if (getGraph().getTensors().contains(id)) throw error("there is a tensor {} already", id);
+    getGraph().getTensors().add(id, getGraph());
+    connectOutTensor(i, id);
+  }
+  void disconnectOutTensor(Tensor* t) {
+    for (OutIndex i : output->indices(t)) output->erase(i);
+    t->setProducer(nullptr);
+  }
+  void disconnectAllInputs() {
+    for (Tensor* t : input->tensors()) disconnectInTensor(t);
+  }
+  void disconnectAllOutputs() {
+    for (Tensor* t : output->tensors()) disconnectOutTensor(t);
+  }
+
+  // Where it runs: where the op that it stands for does.
+  void setVirtualGraphId(const OptionalVGraphId&) {}
+  OptionalVGraphId getOptionalVGraphId() const { return {}; }
+  bool hasVirtualGraphId() const { return false; }
+  void setPipelineStage(const OptionalPipelineStage&) {}
+  OptionalPipelineStage getOptionalPipelineStage() const { return {}; }
+  bool hasPipelineStage() const { return false; }
+  void setExecutionPhase(const OptionalExecutionPhase&) {}
+  OptionalExecutionPhase getOptionalExecutionPhase() const { return {}; }
+  bool hasExecutionPhase() const { return false; }
+  void inheritPlacementAttributes(bool, AliasModel&) {}
+  void inheritPlacementAttributes(bool) {}
+  bool pruneable = true;
 
   // Names of all of this op's outputs begin with this.
   void set_output_prefix(const std::string& prefix) { prefix_ = prefix; }
@@ -235,3 +276,5 @@ class GradOp : public Op {
 };
 
 }  // namespace popart
+
+#include "detail/graph_ops.hpp"

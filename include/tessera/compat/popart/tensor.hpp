@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "names.hpp"
@@ -12,12 +13,42 @@ namespace popart {
 
 enum class TensorType { ActGrad = 0, Const, Stream, Unknown, Variable, N };
 
-// Ops that read a tensor: while an op is looked at alone there are none.
+// Ops that read a tensor, as far as they are looked at: the op, and what takes its results.
 class Consumers {
  public:
-  std::vector<Op*> getOps() const { return {}; }
-  int getTotal() const { return 0; }
-  int n(Op*) const { return 0; }
+  std::vector<Op*> getOps() const {
+    std::vector<Op*> out;
+    for (const auto& c : counts_) out.push_back(c.first);
+    return out;
+  }
+  int getTotal() const {
+    int out = 0;
+    for (const auto& c : counts_) out += c.second;
+    return out;
+  }
+  int n(Op* op) const {
+    for (const auto& c : counts_)
+      if (c.first == op) return c.second;
+    return 0;
+  }
+  void increment(Op* op) {
+    for (auto& c : counts_)
+      if (c.first == op) {
+        ++c.second;
+        return;
+      }
+    counts_.emplace_back(op, 1);
+  }
+  void decrement(Op* op) {
+    for (auto at = counts_.begin(); at != counts_.end(); ++at)
+      if (at->first == op) {
+        if (--at->second == 0) counts_.erase(at);
+        return;
+      }
+  }
+
+ private:
+  std::vector<std::pair<Op*, int>> counts_;  // in the order in which they came
 };
 
 class Tensor {

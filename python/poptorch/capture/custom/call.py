@@ -16,6 +16,7 @@ from poptorch import _core
 from poptorch.base.dtypes import DTYPE_NAMES, DTYPES
 from poptorch.base.errors import createPoptorchError
 from poptorch.base.logging import logger
+from poptorch.capture import state
 from poptorch.capture.custom import composition, registry
 from poptorch.capture.library import _lib, ops
 
@@ -24,6 +25,10 @@ _lib.define(
 )
 
 _IN, _OUT = 0, 1  # sources of a gradient op's inputs; else the gradient of an output
+
+
+# What becomes of an input that has a new value; else only the gradient ops see it.
+_EVERY_MICRO_BATCH, _EVERY_STEP = 0, 1
 
 
 class Site(NamedTuple):
@@ -120,24 +125,51 @@ def _call(site: Site, inputs: Sequence[Tensor]) -> list[Tensor]:
     given = [t.to(torch.int32) if t.dtype is torch.int64 else t for t in inputs]
     learns = torch.is_grad_enabled() and any(t.requires_grad for t in given)
     if not learns or (site.op.composes and not site.op.has_gradients):
-        return _results(site, given)
+        return _results(site, given)[0]
     if not site.op.has_gradients:
         logger.warning(
             "%s has no gradient: training treats what it computes as a constant (%s)",
             site.label(),
             site.op.library,
         )
-        return _results(site, [t.detach() for t in given])
+        return _results(site, [t.detach() for t in given])[0]
     return list(_WithGradients.apply(site, *given))
 
 
-def _results(site: Site, inputs: Sequence[Tensor]) -> list[Tensor]:
-    if site.op.composes:
-        nodes, outputs = site.ask(_core.custom_compose, inputs)
-        context = composition.Context(site.label(), _nested)
-        return composition.evaluate(context, nodes, outputs, inputs)
-    site.ask(_core.custom_setup, inputs)
-    return list(ops.custom(list(inputs), *site.op_id(), json.dumps(site.attributes)))
+def _results(site: Site, inputs: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+    """What a call gives, and its inputs as its gradient ops see them."""
+    if not site.op.composes:
+        site.ask(_core.custom_setup, inputs)
+        found = list(ops.custom(list(inputs), *site.op_id(), json.dumps(site.attributes)))
+        return found, list(inputs)
+    nodes, outputs, updates = site.ask(_core.custom_compose, inputs)
+    context = composition.Context(site.label(), _nested)
+    found = composition.evaluate(context, nodes, outputs, inputs)
+    seen = list(inputs)
+    count = len(found) - len(updates)
+    for (index, kind), value in zip(updates, found[count:], strict=True):
+        if kind in (_EVERY_MICRO_BATCH, _EVERY_STEP):
+            _update(site, inputs[index], value.detach(), kind)
+        else:
+            seen[index] = value
+    return found[:count], seen
+
+
+def _update(site: Site, old: Tensor, new: Tensor, kind: int) -> None:
+    """Gives a parameter or a buffer a new value."""
+    session = state.current()
+    assert session is not None
+    slot = session.swap.slot_of(old)
+    if slot is None or session.lifters:
+        raise createPoptorchError(
+            f"{site.label()} gives an input a new value, which must be a parameter or a buffer as "
+            f"a whole, outside of loops ({site.op.library})."
+        )
+    if kind == _EVERY_STEP:
+        session.once.append((slot, new))
+    else:
+        with torch.no_grad():
+            old.detach().copy_(new)
 
 
 def _nested(
@@ -163,12 +195,13 @@ class _WithGradients(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, site: Site, *inputs: Tensor) -> tuple[Tensor, ...]:
-        results = tuple(_results(site, inputs))
+        found, seen = _results(site, inputs)
+        results = tuple(found)
         # A result that is an input itself would be taken for a change of it.
         results = tuple(r.clone() if any(r is t for t in inputs) else r for r in results)
         ctx.site = site
         ctx.count = len(inputs)
-        ctx.save_for_backward(*inputs, *results)
+        ctx.save_for_backward(*seen, *results)
         ctx.mark_non_differentiable(*[r for r in results if not r.is_floating_point()])
         return results
 

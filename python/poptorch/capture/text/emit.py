@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from poptorch.capture.errors import Where
+from poptorch.capture.errors import Where, make_error
 from poptorch.capture.placement import PlacedOp, Tag, placed_ops
 from poptorch.capture.text.bodies import all_records
 from poptorch.capture.text.format import graph_text, values_in
@@ -94,6 +94,7 @@ def emit(traced: "Traced", rows: Mapping[str, Row], name: str, loss_scaling: boo
     rest = values[traced.num_values :]
     loss = [rest.pop(0)] if traced.has_loss else []
     of_slot = {id(s): v for s, v in e.states}
+    once = [(of_slot[id(s)], own(rest.pop())) for s in reversed(traced.once)]
     gradients, checks = rest[: len(traced.grads)], rest[len(traced.grads) :]
     grads = [
         (of_slot[id(s)], own(w.cast(g, s.tensor.dtype)))
@@ -110,9 +111,10 @@ def emit(traced: "Traced", rows: Mapping[str, Row], name: str, loss_scaling: boo
         else:
             updates.append((source, value))
     outputs += [own(v) for v in checks]
+    _check_once(traced, {id(s) for s, _ in updates}, once)
     warn_of_parameters(traced.gm, e.followed)
 
-    text = graph_text(w, name, sources, outputs, loss, grads, updates)
+    text = graph_text(w, name, sources, outputs, loss, grads, updates, once)
     kept = set(all_records(text.live))
     placed, dead_blocks = placed_ops(text.live, traced.blocks)
     read = {id(v) for r in text.live for v in values_in(r.args)}
@@ -131,12 +133,22 @@ def emit(traced: "Traced", rows: Mapping[str, Row], name: str, loss_scaling: boo
         inputs_used=[id(v) in read for v in inputs],
         outputs=outputs,
         input_writebacks=writebacks,
-        updated=[s for s, _ in updates],
+        updated=[s for s, _ in updates + once],
         loss=loss[0] if loss else None,
         loss_index=same[0] if same else None,
         placed=placed,
         dead_blocks=dead_blocks,
     )
+
+
+def _check_once(traced: "Traced", written: set[int], once: list[tuple[Value, Value]]) -> None:
+    """A state has one new value."""
+    for value, _ in once:
+        if id(value) in written or sum(other is value for other, _ in once) > 1:
+            raise make_error(
+                f"{value.name} has two new values: a custom op updates it once per weight update, "
+                "and the model changes it as well."
+            )
 
 
 def _graph_results(e: NodeWriter) -> list[Value]:

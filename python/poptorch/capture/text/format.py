@@ -42,6 +42,7 @@ def graph_text(
     loss: list[Value],
     grads: list[tuple[Value, Value]],
     updates: list[tuple[Value, Value]],
+    once: list[tuple[Value, Value]],
 ) -> GraphText:
     """Numbers the values that the roots need and prints their ops; others are dead.
 
@@ -51,10 +52,12 @@ def graph_text(
         loss: the loss, or nothing.
         grads: (param, its gradient).
         updates: (state, its new value).
+        once: the same, per weight update.
     """
-    live, needed = live_records(w.records, [*outputs, *loss, *[v for _, v in grads + updates]])
+    pairs = grads + updates + once
+    live, needed = live_records(w.records, [*outputs, *loss, *[v for _, v in pairs]])
     # A parameter may have a gradient that is zero without being read.
-    needed |= {id(s) for s, _ in updates + grads}
+    needed |= {id(s) for s, _ in pairs}
     used = [s for s in [*sources, *w.own_sources()] if s.kind == "input" or id(s) in needed]
     used.sort(key=lambda s: _ORDER.get(s.kind, 1))
     head = ["tessera 1", f"graph {quote(name)} {{"]
@@ -69,6 +72,7 @@ def graph_text(
     head += [f"  loss %{v.number}" for v in loss]
     head += [f"  grad %{p.number} %{g.number}" for p, g in grads]
     head += [f"  update %{s.number} %{v.number}" for s, v in updates]
+    head += [f"  update %{s.number} %{v.number} once" for s, v in once]
     tail = ["}", *[_location_line(tag, k) for tag, k in locations.items()]]
     return GraphText(head, tail, live, list(locations))
 

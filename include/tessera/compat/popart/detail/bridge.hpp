@@ -7,12 +7,15 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "../../../abi.h"
 #include "../op.hpp"
+#include "../op/varupdate.hpp"
 #include "../opdefinition.hpp"
+#include "../patterns/patterns.hpp"
 #include "../popx/opxmanager.hpp"
 #include "keys.hpp"
 
@@ -42,53 +45,96 @@ struct Entry {
   const std::string& gradient(int i);
 };
 
+// What takes the results of an op, so that patterns can give it others.
+class ResultsOp : public Op {
+ public:
+  explicit ResultsOp(const Settings& s) : Op(OperatorIdentifier("tessera", "Results", 1), s) {}
+  std::unique_ptr<Op> clone() const override { return std::unique_ptr<Op>(new ResultsOp(*this)); }
+  float getSubgraphValue() const override { return 0.0f; }
+};
+
 // An op with the tensors that it reads and writes.
 class Built {
  public:
   Built() : graph_(ir_) {}
 
   void make(const Entry& e, const std::vector<TensorInfo>& inputs, const Attributes& attributes) {
-    std::vector<Tensor*> tensors;
-    for (std::size_t i = 0; i < inputs.size(); ++i)
-      tensors.push_back(tensor(std::string("in:") + std::to_string(i), inputs[i]));
+    for (const TensorInfo& info : inputs) tensor("in:", info);
     const Op::Settings settings(graph_, "");
-    forward_ = e.make(OpCreatorInfo(e.id, settings, attributes, tensors));
-    if (!forward_) throw error("the creator of {} gave no op", e.id);
-    for (std::size_t i = 0; i < tensors.size(); ++i)
-      forward_->input->insert(static_cast<int>(i), tensors[i]);
-    forward_->setup();
-    op_ = forward_.get();
+    std::unique_ptr<Op> op = e.make(OpCreatorInfo(e.id, settings, attributes, inputs_));
+    if (!op) throw error("the creator of {} gave no op", e.id);
+    op_ = op.get();
+    graph_.moveIntoGraph(std::move(op));
+    for (std::size_t i = 0; i < inputs_.size(); ++i)
+      op_->connectInTensor(static_cast<int>(i), inputs_[i]->id);
+    op_->setup();
   }
 
   // From here on the op is the i-th gradient op of the one before.
   void take_gradient(int i, const std::vector<TensorInfo>& inputs) {
-    gradients_ = forward_->getGradOps();
-    op_ = gradients_.at(static_cast<std::size_t>(i)).get();
+    std::vector<std::unique_ptr<Op>> gradients = op_->getGradOps();
+    std::unique_ptr<Op>& gradient = gradients.at(static_cast<std::size_t>(i));
+    graph_.eraseOp(op_->id);
+    op_ = gradient.get();
     op_->set_output_prefix("grad:");
-    for (const GradInOutMapper& m : op_->gradInputInfo()) {
-      const std::size_t k = static_cast<std::size_t>(m.iGrad);
-      if (k >= inputs.size()) continue;
-      op_->input->insert(m.iGrad,
-                         tensor(std::string("gradin:") + std::to_string(m.iGrad), inputs[k]));
-    }
+    graph_.moveIntoGraph(std::move(gradient));
+    inputs_.clear();
+    for (const TensorInfo& info : inputs) tensor("gradin:", info);
+    for (const GradInOutMapper& m : op_->gradInputInfo())
+      if (static_cast<std::size_t>(m.iGrad) < inputs_.size())
+        op_->connectInTensor(m.iGrad, inputs_[static_cast<std::size_t>(m.iGrad)]->id);
     op_->setup();
   }
 
+  // Lets patterns have their way; the op may be gone then.
+  void rewrite() {
+    results_ = graph_.createOp<ResultsOp>(op_->settings);
+    for (const auto& out : op_->output->tensorMap())
+      results_->connectInTensor(out.first, out.second->id);
+    ir_.end_of_autodiff();
+    apply_patterns(graph_, results_);
+  }
+
+  // Those that are left, each behind those whose results it reads.
+  std::vector<Op*> order() const {
+    std::vector<Op*> out;
+    std::set<const Op*> done;
+    const std::map<OpId, Op*> ops = graph_.getOps();
+    for (std::size_t before = 0;; before = out.size()) {
+      for (const auto& entry : ops) {
+        Op* op = entry.second;
+        bool ready = op != results_ && done.count(op) == 0;
+        for (const auto& in : op->input->tensorMap()) {
+          const Op* producer = in.second->getProducerUnsafe();
+          ready = ready && (!producer || done.count(producer) > 0);
+        }
+        if (!ready) continue;
+        out.push_back(op);
+        done.insert(op);
+      }
+      if (out.size() == before) break;
+    }
+    if (out.size() + 1 != ops.size()) throw error("patterns have left ops that read each other");
+    return out;
+  }
+
   Op& op() { return *op_; }
+  Op& results() { return *results_; }
   Ir& ir() { return ir_; }
+  const std::vector<Tensor*>& inputs() const { return inputs_; }
 
  private:
-  Tensor* tensor(const std::string& id, const TensorInfo& info) {
-    Tensor* t = graph_.getTensors().add(id, graph_);
+  void tensor(const std::string& prefix, const TensorInfo& info) {
+    Tensor* t = graph_.getTensors().add(prefix + std::to_string(inputs_.size()), graph_);
     t->info = info;
-    return t;
+    inputs_.push_back(t);
   }
 
   Ir ir_;
   Graph graph_;
-  std::unique_ptr<Op> forward_;
-  std::vector<std::unique_ptr<Op>> gradients_;
+  std::vector<Tensor*> inputs_;
   Op* op_ = nullptr;
+  ResultsOp* results_ = nullptr;
 };
 
 inline std::vector<TensorInfo> inputs_of(const tessera_call* call) {
@@ -140,16 +186,11 @@ inline void tell_outputs(tessera_call* call, Op& op) {
   }
 }
 
-// Grows the op's Opx on a recorder and gives what it recorded.
-inline void tell_composition(tessera_call* call, Built& built) {
-  Op& op = built.op();
-  popx::Devicex device(built.ir());
-  poplar::Graph& graph = device.graph();
-  for (const auto& in : op.input->tensorMap()) {
-    const TensorInfo& info = in.second->info;
-    device.tensors[in.second->id] = poplar::Tensor(poplar::detail::checked(
-        tessera_rec_variable(graph.recorder(), popx::popType(info).id(), info.rank(),
-                             info.shape().data(), in.first, in.second->id.c_str())));
+// What an op in the graph of another one computes.
+inline void grow(Op& op, popx::Devicex& device, poplar::program::Sequence& prog) {
+  if (op.canBeReplacedByIdentity()) {
+    device.tensors[op.outId(0)] = device.tensors.at(op.inId(0));
+    return;
   }
   const std::unique_ptr<popx::Opx> opx = popx::OpxManager::createOpx(&op, &device);
   if (!opx)
@@ -157,21 +198,70 @@ inline void tell_composition(tessera_call* call, Built& built) {
         "Could not create opx for '{}' and there were no patterns intended to remove it. Please "
         "check it is defined and registered correctly",
         op.opid);
-  poplar::program::Sequence prog;
   opx->grow(prog);
-  std::vector<const tessera_view*> outputs;
-  for (const auto& out : op.output->tensorMap()) {
-    const auto at = device.tensors.find(out.second->id);
-    if (at == device.tensors.end())
+  for (const auto& out : op.output->tensorMap())
+    if (device.tensors.count(out.second->id) == 0)
       throw error("grow() of {} does not set output {}", op.opid, out.first);
-    const TensorInfo& info = out.second->info;
-    poplar::Tensor t = at->second;
-    if (t.numElements() != static_cast<std::size_t>(info.nelms()) ||
-        border_name(t.elementType()) != border_name(popx::popType(info)))
-      throw error("grow() of {} sets output {} to {}{}, setup() says {} {}", op.opid, out.first,
-                  t.elementType(), t.shapeToString(), info.data_type(), info.text());
-    outputs.push_back(t.reshape(info.shape_szt()).handle());
+}
+
+// Result `i`, which setup() has said to be of this type. One that patterns have left nobody to make
+// is zero.
+inline poplar::Tensor result_of(Op& op, int i, const TensorInfo& info, popx::Devicex& device) {
+  const auto at = device.tensors.find(op.inId(i));
+  if (at == device.tensors.end())
+    return device.graph().addConstant(popx::popType(info), info.shape_szt(), 0.0);
+  const poplar::Tensor& t = at->second;
+  if (t.numElements() != static_cast<std::size_t>(info.nelms()) ||
+      border_name(t.elementType()) != border_name(popx::popType(info)))
+    throw error("grow() sets output {} to {}{}, setup() says {} {}", i, t.elementType(),
+                t.shapeToString(), info.data_type(), info.text());
+  return t.reshape(info.shape_szt());
+}
+
+// An input that an op gives a new value.
+inline int updated_input(const Built& built, const VarUpdateOp& op) {
+  const Tensor* var = op.inTensor(VarUpdateOp::getVarToUpdateInIndex());
+  for (std::size_t i = 0; i < built.inputs().size(); ++i)
+    if (built.inputs()[i] == var) return static_cast<int>(i);
+  throw error("{} updates a tensor that is no input of the op", op.debugName());
+}
+
+// Grows the Opx of the op, or of what patterns have made of it, on a recorder and gives what it
+// recorded.
+inline void tell_composition(tessera_call* call, Built& built) {
+  const OperatorIdentifier id = built.op().opid;
+  std::vector<TensorInfo> types;
+  for (const auto& out : built.op().output->tensorMap()) types.push_back(out.second->info);
+  built.rewrite();
+  popx::Devicex device(built.ir());
+  poplar::Graph& graph = device.graph();
+  for (std::size_t i = 0; i < built.inputs().size(); ++i) {
+    const Tensor& in = *built.inputs()[i];
+    device.tensors[in.id] = poplar::Tensor(poplar::detail::checked(tessera_rec_variable(
+        graph.recorder(), popx::popType(in.info).id(), in.info.rank(), in.info.shape().data(),
+        static_cast<int32_t>(i), in.id.c_str())));
   }
+  poplar::program::Sequence prog;
+  std::vector<const tessera_view*> outputs, updates;
+  for (Op* op : built.order()) {
+    grow(*op, device, prog);
+    const VarUpdateOp* update = dynamic_cast<const VarUpdateOp*>(op);
+    if (!update) continue;
+    const bool once = op->settings.executionContext == ExecutionContext::AccumulateOuterFragment;
+    tessera_call_add_update(call, updated_input(built, *update),
+                            once ? TESSERA_EVERY_STEP : TESSERA_EVERY_MICRO_BATCH);
+    const TensorInfo& var = op->inInfo(VarUpdateOp::getVarToUpdateInIndex());
+    const TensorId& now = op->outId(VarUpdateOp::getUpdatedVarOutIndex());
+    updates.push_back(device.tensors.at(now).reshape(var.shape_szt()).handle());
+  }
+  try {
+    for (std::size_t i = 0; i < types.size(); ++i)
+      outputs.push_back(
+          result_of(built.results(), static_cast<int>(i), types[i], device).handle());
+  } catch (const error& e) {
+    throw error("{}: {}", id, e.what());
+  }
+  outputs.insert(outputs.end(), updates.begin(), updates.end());
   const char* text = poplar::detail::checked(tessera_rec_compose(
       graph.recorder(), &prog.node()->c, outputs.data(), static_cast<int64_t>(outputs.size())));
   tessera_call_set_composition(call, text);

@@ -21,6 +21,8 @@ Value reduced(Writer& w, const char* row, const Value& x, const std::vector<int6
   for (size_t i = 0; i < gone.size(); ++i)
     if (!gone[i]) shape.push_back(x.shape[i]);
   const std::string_view name = row;
+  if (is_unsigned(x.type) && (name == "amin" || name == "amax"))
+    return out_of_order(w, reduced(w, row, in_order(w, x), dims), x.type);
   const bool wide = !is_real(x.type) && (name == "sum" || name == "prod");
   const std::string args = Writer::ref(x) + ", ";
   if (name == "prod" || name == "all" || name == "any") {
@@ -190,10 +192,10 @@ void Composer::matmul(const Statement& s) {
 }
 
 void Composer::arg_extreme(const Statement& s) {
-  const Value x = read(*s.in[0]);
+  const Value given = read(*s.in[0]), x = in_order(w, given);
   const bool least = !s.ints.empty() && s.ints[0];
   const Shape shape{x.shape[0]};
-  write(*s.out[0], reduced(w, least ? "amin" : "amax", x, {1}));
+  write(*s.out[0], reduced(w, least ? "amin" : "amax", given, {1}));
   const Value at =
       w.node(least ? "argmin" : "argmax", Writer::ref(x) + ", [1], false", LONGLONG, shape);
   write(*s.out[1], w.cast(at, s.out[1]->type));
@@ -201,23 +203,23 @@ void Composer::arg_extreme(const Statement& s) {
 
 // ints: k, largest, sorted
 void Composer::top_k(const Statement& s) {
-  const Value x = read(*s.in[0]);
+  const Value x = in_order(w, read(*s.in[0]));
   const Shape& shape = s.out[0]->dims;
   const std::string args = Writer::ref(x) + ", " + std::to_string(s.ints[0]) + ", " +
                            std::to_string(x.shape.size() - 1) + (s.ints[1] ? ", true" : ", false") +
                            ", true";
   const std::vector<Value> y = w.nodes("topk", args, {{-1, x.type, shape}, {-1, LONGLONG, shape}});
-  write(*s.out[0], y[0]);
+  write(*s.out[0], out_of_order(w, y[0], s.out[0]->type));
   write(*s.out[1], w.cast(y[1], s.out[1]->type));
 }
 
 // ints: dim. One tensor: it is sorted; two: the second in the order of the first.
 void Composer::sort(const Statement& s) {
-  const Value key = read(*s.in[0]);
+  const Value key = in_order(w, read(*s.in[0]));
   const std::string dim = std::to_string(s.ints.at(0));
   const std::vector<Value> y = w.nodes("sort", Writer::ref(key) + ", " + dim + ", false",
                                        {{-1, key.type, key.shape}, {-1, LONGLONG, key.shape}});
-  if (s.in.size() == 1) return write(*s.out[0], y[0]);
+  if (s.in.size() == 1) return write(*s.out[0], out_of_order(w, y[0], s.out[0]->type));
   const Value x = read(*s.in[1]);
   write(*s.out[0],
         w.node("gather", Writer::ref(x) + ", " + dim + ", " + Writer::ref(y[1]), x.type, x.shape));

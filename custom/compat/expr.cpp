@@ -186,7 +186,7 @@ Value shift_right(Writer& w, const Value& x, const Value& n) {
 std::string literal(const ExprNode& n) {
   if (is_real(n.type)) return number_text(n.e.number);
   if (n.type == BOOL) return n.e.integer ? "true" : "false";
-  return std::to_string(n.e.integer);
+  return std::to_string(wrapped(n.e.integer, n.type));
 }
 
 bool is_const(const ExprNode& n) {
@@ -196,6 +196,9 @@ bool is_const(const ExprNode& n) {
 }  // namespace
 
 Value write_unary(Writer& w, int32_t op, const Value& x) {
+  if (is_unsigned(x.type) && op == U_ABSOLUTE) return x;
+  if (is_unsigned(x.type) && op == U_SIGNUM)
+    return w.cast(w.node("ne", Writer::ref(x) + ", 0", BOOL, x.shape), x.type);
   if (const char* row = unary_row(op)) {
     const bool asks = op == U_IS_INF || op == U_IS_NAN || op == U_LOGICAL_NOT;
     return w.pointwise(row, {x}, asks ? static_cast<int32_t>(BOOL) : x.type);
@@ -215,6 +218,7 @@ Value write_unary(Writer& w, int32_t op, const Value& x) {
 
 Value write_binary(Writer& w, int32_t op, const Value& a, const Value& b) {
   const int32_t type = a.type;
+  if (is_unsigned(type) && needs_order(op)) return binary_unsigned(w, op, a, b);
   if (const char* row = binary_row(op, is_real(type)))
     return w.pointwise(row, {a, b}, compares(op) ? static_cast<int32_t>(BOOL) : type);
   if (op == B_BITWISE_XNOR)
@@ -252,7 +256,9 @@ Value write_expr(Writer& w, const std::vector<ExprNode>& nodes, const std::vecto
       case TESSERA_EXPR_BINARY: {
         const ExprNode &a = nodes[o[0]], &b = nodes[o[1]];
         const bool real = is_real(a.type);
-        if (is_const(b) && !is_const(a) && takes_number(n.e.op))
+        if (is_unsigned(a.type) && needs_order(n.e.op))
+          done[i] = write_binary(w, n.e.op, value(o[0]), value(o[1]));
+        else if (is_const(b) && !is_const(a) && takes_number(n.e.op))
           done[i] = w.node(binary_row(n.e.op, real), Writer::ref(value(o[0])) + ", " + literal(b),
                            n.type, value(o[0]).shape);
         else if (is_const(a) && !is_const(b) && swapped(n.e.op))
@@ -266,7 +272,7 @@ Value write_expr(Writer& w, const std::vector<ExprNode>& nodes, const std::vecto
         const Value a = value(o[0]), b = value(o[1]), c = value(o[2]);
         done[i] = n.e.op == T_SELECT
                       ? w.pointwise("where", {c, a, b}, n.type)
-                      : w.pointwise("minimum", {w.pointwise("maximum", {a, b}, n.type), c}, n.type);
+                      : write_binary(w, B_MINIMUM, write_binary(w, B_MAXIMUM, a, b), c);
       }
     }
   }

@@ -34,4 +34,16 @@ Value write_expr(Writer& w, const std::vector<ExprNode>& nodes, const std::vecto
 Value write_unary(Writer& w, int32_t op, const Value& x);
 Value write_binary(Writer& w, int32_t op, const Value& a, const Value& b);
 
+// Unsigned integers that the text IR has not (unsigned.cpp).
+bool is_unsigned(int32_t type);
+// An integer as the signed one of its bits.
+int64_t wrapped(int64_t x, int32_t type);
+// Signed numbers of the same order, and back.
+Value in_order(Writer& w, const Value& x);
+Value out_of_order(Writer& w, const Value& x, int32_t type);
+bool needs_order(int32_t op);
+Value binary_unsigned(Writer& w, int32_t op, const Value& a, const Value& b);
+// From or to a type of other values.
+Value cast_unsigned(Writer& w, const Value& x, int32_t type);
+
 }  // namespace tessera::compat

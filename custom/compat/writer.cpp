@@ -5,6 +5,8 @@
 #include <cstdio>
 #include <numeric>
 
+#include "custom/compat/expr.h"
+
 namespace tessera::compat {
 
 std::string number_text(double x) {
@@ -76,13 +78,16 @@ Value Writer::pointwise(std::string_view row, const std::vector<Value>& operands
 Value Writer::full(double number, int64_t integer, int32_t type, const Shape& shape) {
   const std::string text = is_real(type)  ? number_text(number)
                            : type == BOOL ? (integer ? "true" : "false")
-                                          : std::to_string(integer);
+                                          : std::to_string(wrapped(integer, type));
   return node("full", text, type, shape);
 }
 
 Value Writer::cast(const Value& x, int32_t type) {
   if (x.type == type) return x;
   if (std::string_view(row_of(x.type).ir) == row_of(type).ir) return {x.id, type, x.shape};
+  const bool wider = is_real(type) || (row_of(type).bytes > row_of(x.type).bytes);
+  if ((is_unsigned(x.type) && type != BOOL && wider) || (is_real(x.type) && is_unsigned(type)))
+    return cast_unsigned(*this, x, type);
   return node("_to_copy", ref(x), type, x.shape);
 }
 

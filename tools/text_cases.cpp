@@ -42,6 +42,8 @@ CompileOptions options_of(const TextCase& c) {
     const std::string value = c.source.substr(colon + 2, end - colon - 2);
     if (key == "accumulation") {
       o.run.gradient_accumulation = count_named(key, value);
+    } else if (key == "replicas") {
+      o.run.replicas = count_named(key, value);
     } else {
       user_check(key == "strategy", "there is no setting '{}'", key);
       o.placement.strategy = strategy_named(value);

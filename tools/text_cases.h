@@ -2,7 +2,7 @@
 // Files of text cases: programs and what becomes of each. Of those in core/passes it is the program
 // after the pass that the file is called after, of those in core/plan the plan.
 //   // case: name
-//   // accumulation: 2          settings, if any; strategy: pipelined, sharded, phased
+//   // accumulation: 2          settings, if any; replicas: 2; strategy: pipelined, sharded, phased
 //   tessera 1 ...               the program
 //   // expect:
 //   ...                         the text expected of it

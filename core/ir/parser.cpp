@@ -262,7 +262,7 @@ class Parser : TextReader {
           "{} for {} does not fit", to_string(now), to_string(have));
     check((grad ? graded_ : updated_).insert(s).second, "this state has one {} already",
           grad ? "gradient" : "update");
-    const bool once = !grad && peek_word() == "once";
+    const bool once = !grad && peek() == 'o' && peek_word() == "once";
     if (once) word();
     (grad ? g.grads : g.updates).push_back({s, v, once});
   }

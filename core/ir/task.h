@@ -46,6 +46,8 @@ struct ChannelDesc {
   int64_t bytes() const { return product(shape) * size_of(dtype); }
   int64_t slot_bytes() const { return whole_lines(bytes()); }
   bool off_chip = false;  // in streaming memory
+  // Parts that groups of so many replicas exchange, so far apart, before it is read; else 0.
+  int64_t exchange_size = 0, exchange_stride = 0;
 };
 
 // From the memory of one IPU to that of another, at the end of a task.

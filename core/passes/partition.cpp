@@ -32,12 +32,12 @@ class Partitioner {
   }
 
   Partition run() {
-    if (has_several_locations()) {
+    if (!has_several_locations()) options_.strategy = Strategy::kOne;
+    exchanges_ = check_exchanges(g_, options_);
+    if (exchanges_ || options_.strategy != Strategy::kOne)
       assign_positions();
-    } else {
-      options_.strategy = Strategy::kOne;
+    else
       position_.assign(g_.nodes.size(), 0);
-    }
     compress_positions();
     place_updates();
     find_kept();
@@ -75,6 +75,8 @@ class Partitioner {
     return n.loc < 0 ? nullptr : &g_.locations[n.loc];
   }
 
+  bool is_exchange(int node) const { return node >= 0 && g_.nodes[node].op == Op::Exchange; }
+
   bool has_several_locations() {
     std::set<std::tuple<int, int, int>> locations;
     for (const Node& n : g_.nodes)
@@ -99,10 +101,12 @@ class Partitioner {
       const Node& n = g_.nodes[i];
       int after = -1;  // everything it reads
       for (ValueId v : n.operands)
-        if (made_by_[v] >= 0) after = std::max(after, position_[made_by_[v]]);
-      const Location* l = location(n);
-      const bool small = n.bodies.empty() && is_pure(n);
-      if (after < 0 && small && (is_view(n.op) || n.operands.empty() || !l)) {
+        if (made_by_[v] >= 0)
+          after = std::max(after, position_[made_by_[v]] + is_exchange(made_by_[v]));
+      const bool one = options_.strategy == Strategy::kOne;
+      const Location* l = one ? nullptr : location(n);
+      const bool small = n.bodies.empty() && is_pure(n) && n.op != Op::Exchange;
+      if (after < 0 && small && (is_view(n.op) || n.operands.empty() || (!l && !one))) {
         position_[i] = kFree;
         continue;
       }
@@ -150,7 +154,7 @@ class Partitioner {
       TaskInfo& d = task.info;
       d.name = name_of(static_cast<int>(t));
       task.graph = std::make_unique<Graph>();
-      task.graph->name = options_.strategy == Strategy::kOne
+      task.graph->name = options_.strategy == Strategy::kOne && tasks_.size() == 1
                              ? g_.name
                              : fmt::format("{}.{}.ipu{}", g_.name, d.name, d.ipu);
       task.graph->locations = g_.locations;
@@ -164,7 +168,7 @@ class Partitioner {
     const char* way = d.backward ? "bwd" : "fwd";
     switch (options_.strategy) {
       case Strategy::kOne:
-        return "model";
+        return tasks_.size() == 1 ? "model" : fmt::format("part{}", task);
       case Strategy::kPipelined:
         return fmt::format("stage{}.{}", d.stage, way);
       case Strategy::kPhased:
@@ -281,7 +285,7 @@ class Partitioner {
 
   void fill(int t) {
     // What one task does not use is an input or a state all the same.
-    if (options_.strategy == Strategy::kOne)
+    if (options_.strategy == Strategy::kOne && t == 0)
       for (const Source& s : g_.sources) value(t, s.value);
     for (size_t i = 0; i < g_.nodes.size(); ++i)
       if (position_[i] == t) add_node(t, static_cast<int>(i));
@@ -298,7 +302,14 @@ class Partitioner {
     }
   }
 
+  // What a task has of an exchange is what it gives.
+  void add_exchange(int t, const Node& n) {
+    const ValueId x = value(t, n.operands[0]);
+    tasks_[t].now[n.results[0]] = tasks_[t].builder->copy(x, g_.type(n.results[0]));
+  }
+
   void add_node(int t, int index) {
+    if (is_exchange(index)) return add_exchange(t, g_.nodes[index]);
     Node n = clone_node(g_.nodes[index]);
     for (ValueId& v : n.operands) v = value(t, v);
     for (ValueId& v : n.results) {
@@ -366,6 +377,11 @@ class Partitioner {
       c.ipu = ipu;
       c.dtype = g_.type(v).dtype;
       c.shape = g_.type(v).shape;
+      if (is_exchange(made_by_[v])) {
+        const Args& args = g_.nodes[made_by_[v]].args;
+        c.exchange_size = args.integer(1);
+        c.exchange_stride = args.integer(2);
+      }
       channels_.push_back(std::move(c));
     }
     return it->second;
@@ -420,6 +436,8 @@ class Partitioner {
   // that reads. Stage s of S starts no more than S - s micro-batches before it takes the first one
   // back; gradients and results on their way to the next stage are buffered twice.
   int64_t slots_of(const ChannelDesc& c) const {
+    if (exchanges_)
+      return options_.replicas;  // all replicas are between two tasks at the same time
     if (options_.strategy != Strategy::kPipelined || c.readers.empty()) return 1;
     const TaskInfo& from = tasks_[c.from].info;
     const int last = c.readers.back();
@@ -472,6 +490,7 @@ class Partitioner {
   PartitionOptions options_;
   std::vector<int32_t> made_by_;
   std::vector<int> source_of_;
+  bool exchanges_ = false;     // between replicas
   int last_phase_ = -1;        // of forward
   std::map<int, int> stages_;  // number in the annotations -> index among those there are
   std::vector<int> position_;

@@ -62,6 +62,9 @@ struct Partition {
   PartitionOptions options;  // as they were applied
 };
 
+// Whether replicas exchange values; throws UserError where the program can not be cut for it.
+bool check_exchanges(const Graph& g, const PartitionOptions& options);
+
 // One task if all nodes belong together.
 Partition partition(const Graph& g, const PartitionOptions& options);
 

@@ -91,8 +91,12 @@ class Splitter {
   Term count() {
     if (!count_) {
       const TensorType t{DType::F32, {}, {}};
-      const Source counter{SourceKind::kMicroCount, kNoValue, "accum:#"};
-      count_ = Term{&here_, add_state(g_, counter, t)};
+      Source counter{SourceKind::kMicroCount, kNoValue, "accum:#"};
+      if (const Source* known = g_.find_source(SourceKind::kMicroCount))
+        counter = *known;  // the model asks for its replica
+      else
+        counter.value = add_state(g_, counter, t);
+      count_ = Term{&here_, counter.value};
       count_there_ = update_->add_source(counter, t);
       g_.updates.push_back({count_->v, (*count_ + 1.0).v});
     }

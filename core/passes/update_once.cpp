@@ -123,6 +123,7 @@ void move_updates_once(Graph& g, Graph& update, Builder& there) {
   std::vector<StateUpdate> once, rest;
   for (const StateUpdate& u : g.updates) (u.once ? once : rest).push_back(u);
   g.updates = std::move(rest);
+  if (!once.empty()) update.locations = g.locations;
   Mover mover(g, update, there);
   for (const StateUpdate& u : once) mover.move(u);
 }

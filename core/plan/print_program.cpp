@@ -40,10 +40,13 @@ class Printer {
 
  private:
   void channel(size_t i, const ChannelDesc& c) {
-    out_ += fmt::format("channel {} : {} at {} on ipu {}{}{}, from task {}{}{}\n", i,
+    out_ += fmt::format("channel {} : {} at {} on ipu {}{}{}, from task {}{}{}{}\n", i,
                         to_string(TensorType{c.dtype, c.shape, {}}), c.offset, c.ipu,
                         c.off_chip ? ", streaming" : "", c.slots > 1 ? part("slots", c.slots) : "",
-                        c.from, c.readers.empty() ? "" : " to ", fmt::join(c.readers, ", "));
+                        c.from, c.readers.empty() ? "" : " to ", fmt::join(c.readers, ", "),
+                        c.exchange_size == 0 ? ""
+                                             : fmt::format(", exchanged by {} replicas, {} apart",
+                                                           c.exchange_size, c.exchange_stride));
   }
 
   void ipu(size_t i, const IpuDesc& d) {

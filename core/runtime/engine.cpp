@@ -52,6 +52,8 @@ Engine::Engine(Program program, RunConfig config)
       update_bases_{memory_.arena(0), memory_.state()},
       team_(config_.threads),
       timeline_(config_.trace, config_.threads) {
+  exchanges_ = std::any_of(program_.channels.begin(), program_.channels.end(),
+                           [](const ChannelDesc& c) { return c.exchange_size > 0; });
   make_groups();
   load_tasks();
   update_ = load_section(program_.update, config_, memory_.arena(0), hosts_);
@@ -152,6 +154,8 @@ void Engine::run(const std::vector<const void*>& inputs, const std::vector<void*
   for (int64_t first = 0; first < config_.steps(); first += batch) {
     if (program_.pipelined)
       run_pipelines(first, batch, poll);
+    else if (exchanges_)
+      run_together(first, batch, poll);
     else
       run_in_turn(first, batch, poll);
     if (!update_.steps.empty()) run_update(first, poll);
@@ -168,30 +172,70 @@ void Engine::run_in_turn(int64_t first, int64_t batch, const Poll& poll) {
       run_micro(m, poll);
 }
 
+// All replicas do a part of the program before any does the next, and exchange values in between.
+void Engine::run_together(int64_t first, int64_t batch, const Poll& poll) {
+  const int64_t replicas = config_.replicas;
+  Micro m;
+  for (m.step = first; m.step < first + batch; ++m.step) {
+    for (const Group& group : groups_) {
+      for (int64_t r = 0; r < replicas; ++r) {
+        m.replica = m.order = m.random = r;
+        m.order_in_update = (m.step - first) * replicas + r;
+        MicroTimes& times = times_of(m);
+        if (&group == &groups_.front()) times.input = times.input_complete = now();
+        replicas_.enter(r);
+        run_part(m, group, poll);
+        replicas_.leave(r);
+        times.output = times.output_complete = now();
+      }
+      exchange(group);
+    }
+    advance_random(replicas);
+  }
+}
+
+// Part j of the i-th replica of a group and part i of the j-th change places.
+void Engine::exchange(const Group& group) {
+  for (const ChannelDesc& c : program_.channels) {
+    const auto from = static_cast<size_t>(c.from);
+    if (c.exchange_size == 0 || from < group.begin || from >= group.end) continue;
+    const int64_t size = c.exchange_size, stride = c.exchange_stride, part = c.bytes() / size;
+    for (int64_t r = 0; r < config_.replicas; ++r) {
+      const int64_t i = r / stride % size;
+      for (int64_t j = i + 1; j < size; ++j) {
+        std::byte* a = memory_.channel_slot(c, r) + j * part;
+        std::swap_ranges(a, a + part, memory_.channel_slot(c, r + (j - i) * stride) + i * part);
+      }
+    }
+  }
+}
+
 // All groups of one micro-batch.
 void Engine::run_micro(const Micro& m, const Poll& poll) {
   MicroTimes& times = times_of(m);
-  double start = times.input = times.input_complete = now();
+  times.input = times.input_complete = now();
   replicas_.enter(m.replica);
-  for (const Group& group : groups_) {
-    if (group.schedule) {
-      run_group(
-          group, 1, [&](int64_t) { return m; }, poll);
-      start = now();
-      continue;
-    }
-    for (size_t t = group.begin; t < group.end; ++t) {
-      bind_task(t, m);
-      team_.run_section(tasks_[t].loaded, tasks_[t].bases.data(), poll);
-      times.output = now();
-      finish_task(t, m);
-      timeline_.add(0, static_cast<int>(t), m.step, m.replica, start, times.output);
-      start = times.output;
-    }
-  }
+  for (const Group& group : groups_) run_part(m, group, poll);
   replicas_.leave(m.replica);
   advance_random(1);
   times.output_complete = now();
+}
+
+void Engine::run_part(const Micro& m, const Group& group, const Poll& poll) {
+  if (group.schedule) {
+    run_group(
+        group, 1, [&](int64_t) { return m; }, poll);
+    return;
+  }
+  MicroTimes& times = times_of(m);
+  for (size_t t = group.begin; t < group.end; ++t) {
+    const double start = now();
+    bind_task(t, m);
+    team_.run_section(tasks_[t].loaded, tasks_[t].bases.data(), poll);
+    times.output = now();
+    finish_task(t, m);
+    timeline_.add(0, static_cast<int>(t), m.step, m.replica, start, times.output);
+  }
 }
 
 // Replicas take turns in one pipeline, unless each has states that have to be moved in and out.

@@ -110,7 +110,10 @@ class Engine {
   void run_pipeline(int64_t first, int64_t batch, int64_t replica, int64_t replicas,
                     const Poll& poll);
   void run_in_turn(int64_t first, int64_t batch, const Poll& poll);
+  void run_together(int64_t first, int64_t batch, const Poll& poll);
   void run_micro(const Micro& m, const Poll& poll);
+  void run_part(const Micro& m, const Group& group, const Poll& poll);
+  void exchange(const Group& group);
   void run_update(int64_t step, const Poll& poll);
   void advance_random(int64_t draws);
 
@@ -121,6 +124,7 @@ class Engine {
   ReplicaStates replicas_;
   HostCalls hosts_;
   std::vector<Group> groups_;
+  bool exchanges_ = false;  // replicas exchange values between tasks
   std::vector<Task> tasks_;
   LoadedSection update_;
   std::vector<std::byte*> update_bases_;

@@ -43,6 +43,7 @@ void add_places(const Program& p, json::Object& out) {
                      .add("readers", c.readers)
                      .add("ipu", c.ipu)
                      .add("slots", c.slots)
+                     .add("exchange", c.exchange_size)
                      .add("bytes", c.bytes()));
   for (const StateDesc& s : p.states)
     states.add(json::Object()

@@ -81,6 +81,12 @@ class Checker {
             "a channel has {} slots", c.slots);
       check_inside(c.offset, bytes, c.off_chip ? ipu.streaming_channel_bytes : ipu.channel_bytes,
                    "a channel");
+      int64_t group = 0;
+      sound(c.exchange_size == 0 ||
+                (c.exchange_size > 0 && c.exchange_stride > 0 &&
+                 !__builtin_mul_overflow(c.exchange_size, c.exchange_stride, &group) &&
+                 c.slots % group == 0),
+            "groups of {} replicas exchange a channel of {} slots", c.exchange_size, c.slots);
     }
   }
 

@@ -245,6 +245,8 @@ void fields(A& a, ChannelDesc& c) {
   a.size(c.slots);
   a.size(c.offset);
   a.flag(c.off_chip);
+  a.size(c.exchange_size);
+  a.size(c.exchange_stride);
 }
 
 template <typename A>

@@ -184,7 +184,7 @@ void Engine::run_together(int64_t first, int64_t batch, const Poll& poll) {
         MicroTimes& times = times_of(m);
         if (&group == &groups_.front()) times.input = times.input_complete = now();
         replicas_.enter(r);
-        run_part(m, group, poll);
+        run_part(m, group, now(), poll);
         replicas_.leave(r);
         times.output = times.output_complete = now();
       }
@@ -213,29 +213,31 @@ void Engine::exchange(const Group& group) {
 // All groups of one micro-batch.
 void Engine::run_micro(const Micro& m, const Poll& poll) {
   MicroTimes& times = times_of(m);
-  times.input = times.input_complete = now();
+  double start = times.input = times.input_complete = now();
   replicas_.enter(m.replica);
-  for (const Group& group : groups_) run_part(m, group, poll);
+  for (const Group& group : groups_) start = run_part(m, group, start, poll);
   replicas_.leave(m.replica);
   advance_random(1);
   times.output_complete = now();
 }
 
-void Engine::run_part(const Micro& m, const Group& group, const Poll& poll) {
+// From `start`; returns when it has ended.
+double Engine::run_part(const Micro& m, const Group& group, double start, const Poll& poll) {
   if (group.schedule) {
     run_group(
         group, 1, [&](int64_t) { return m; }, poll);
-    return;
+    return now();
   }
   MicroTimes& times = times_of(m);
   for (size_t t = group.begin; t < group.end; ++t) {
-    const double start = now();
     bind_task(t, m);
     team_.run_section(tasks_[t].loaded, tasks_[t].bases.data(), poll);
     times.output = now();
     finish_task(t, m);
     timeline_.add(0, static_cast<int>(t), m.step, m.replica, start, times.output);
+    start = times.output;
   }
+  return start;
 }
 
 // Replicas take turns in one pipeline, unless each has states that have to be moved in and out.

@@ -112,7 +112,7 @@ class Engine {
   void run_in_turn(int64_t first, int64_t batch, const Poll& poll);
   void run_together(int64_t first, int64_t batch, const Poll& poll);
   void run_micro(const Micro& m, const Poll& poll);
-  void run_part(const Micro& m, const Group& group, const Poll& poll);
+  double run_part(const Micro& m, const Group& group, double start, const Poll& poll);
   void exchange(const Group& group);
   void run_update(int64_t step, const Poll& poll);
   void advance_random(int64_t draws);

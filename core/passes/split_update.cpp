@@ -92,10 +92,14 @@ class Splitter {
     if (!count_) {
       const TensorType t{DType::F32, {}, {}};
       Source counter{SourceKind::kMicroCount, kNoValue, "accum:#"};
-      if (const Source* known = g_.find_source(SourceKind::kMicroCount))
+      if (const Source* known = g_.find_source(SourceKind::kMicroCount)) {
         counter = *known;  // the model asks for its replica
-      else
+        for (const StateUpdate& u : g_.updates)
+          user_check(u.state != counter.value, "[state] \"{}\" counts micro-batches by itself",
+                     counter.name);
+      } else {
         counter.value = add_state(g_, counter, t);
+      }
       count_ = Term{&here_, counter.value};
       count_there_ = update_->add_source(counter, t);
       g_.updates.push_back({count_->v, (*count_ + 1.0).v});

@@ -209,7 +209,14 @@ def _reduced(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return reduce
 
 
+def _exchange(_stated: Stated, x: Tensor, size: int, stride: int) -> Tensor:
+    from poptorch.capture.library.replicas import exchange
+
+    return exchange(x, size, stride)
+
+
 _OWN: dict[str, Callable[..., Tensor]] = {
+    "exchange": _exchange,
     "clone": lambda _stated, x, *_rest: x.clone(),
     "_to_copy": lambda stated, x: x.to(stated[0]).expand(stated[1]),
     "full": _full,

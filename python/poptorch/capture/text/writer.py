@@ -59,6 +59,7 @@ class Writer:
         # flipped Value -> (what it is made from, which dims)
         self.flips: dict[Value, tuple[Value, set[int]]] = {}
         self._rng: Value | None = None
+        self._count: Value | None = None  # of micro-batches in this step
         #: Writes the body of a loop or branch, by its number.
         self.body: Callable[[int], BodyText]
         #: Streams of random numbers, by what draws from them; shared with bodies.
@@ -100,13 +101,19 @@ class Writer:
             self._rng = Value(self, torch.int64, (2,), "random", self.free_name("rng"))
         return self._rng
 
+    def replica_count(self) -> Value:
+        """A number that is, modulo the number of replicas, that of this one."""
+        if self._count is None:
+            self._count = Value(self, torch.float32, (), "micro_count", self.free_name("accum:#"))
+        return self._count
+
     @property
     def uses_rng(self) -> bool:
         return self._rng is not None
 
     def own_sources(self) -> list[Value]:
         """The sources that are neither state of the model nor inputs."""
-        others = (self._rng, self.loss_scale)
+        others = (self._rng, self.loss_scale, self._count)
         return [*self.constants.values(), *[s for s in others if s is not None]]
 
     def draws_as(self, drawer: object) -> None:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``ai.graphcore``: ops that PopART adds to ONNX, but for those of `graphcore_slices`."""
+"""``ai.graphcore``: ops that PopART adds to ONNX, but for those of `graphcore_slices` and
+`graphcore_replicas`."""
 
 import math
 from collections.abc import Callable
@@ -9,8 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from poptorch.base.logging import logger
-from poptorch.capture import state
-from poptorch.capture.custom.named import graphcore_slices
+from poptorch.capture.custom.named import graphcore_replicas, graphcore_slices
 from poptorch.capture.custom.named.onnx_math import binary, unary
 from poptorch.capture.custom.named.onnx_norms import batch_normalization, group_norm
 from poptorch.capture.custom.named.onnx_random import in_training
@@ -237,29 +237,6 @@ def _reshape(call: Call) -> Tensor:
     return reshaped(call, call.x(), list(call.ints("shape") or []))
 
 
-# replicas
-
-
-def _one_replica(call: Call) -> None:
-    session = state.current()
-    call.known("op", "reduceOp", "collectiveOperator")
-    if session is not None and session.replicas > 1:
-        call.fail(
-            f"the model runs on {session.replicas} replicas, and tensors of a forward pass are not "
-            "exchanged between replicas. Run it with replicationFactor(1)."
-        )
-
-
-def _gathered(call: Call) -> Tensor:
-    _one_replica(call)
-    return call.x().reshape(-1).clone()
-
-
-def _all_reduce(call: Call) -> Tensor:
-    _one_replica(call)
-    return call.x().clone()
-
-
 ROWS: dict[str, Named] = {
     "Atan2": binary(torch.atan2),
     "BatchNormalization": _as_of(
@@ -321,9 +298,6 @@ ROWS: dict[str, Named] = {
     ),
     "ReduceMedian": Named(_reduce_median, form="x; `axes`, `keepdims`; values, places"),
     "Remainder": binary(torch.remainder),
-    "ReplicatedAllGather": Named(_gathered, form="x; flat; one replica only"),
-    "ReplicatedAllReduce": Named(_all_reduce, form="x; one replica only"),
-    "ReplicatedReduceScatter": Named(_gathered, form="x; flat; one replica only"),
     "Reshape": Named(_reshape, form="x; `shape`"),
     "Round": unary(_away_from_zero, form="x; halves away from zero"),
     "Scale": Named(lambda call: call.x() * call.float_("scale"), form="x; `scale`"),
@@ -336,5 +310,6 @@ ROWS: dict[str, Named] = {
     "Swish": unary(F.silu),
     "TensorRemap": Named(_remapped, form="x; `remap_type`, without effect"),
     "ZerosLike": unary(torch.zeros_like),
+    **graphcore_replicas.ROWS,
     **graphcore_slices.ROWS,
 }

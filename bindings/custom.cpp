@@ -70,6 +70,14 @@ void bind_custom(nb::module_& m) {
       "domain"_a, "name"_a, "version"_a, "inputs"_a, "attributes"_a,
       "(dtype, shape) of the results of a call.");
   m.def(
+      "custom_wants_seed",
+      [](const std::string& domain, const std::string& name, int64_t version,
+         const std::vector<PyType>& inputs, nb::handle attributes) {
+        return custom_wants_seed(site_of(domain, name, version, inputs, attributes));
+      },
+      "domain"_a, "name"_a, "version"_a, "inputs"_a, "attributes"_a,
+      "Whether the op takes a seed behind these inputs.");
+  m.def(
       "custom_compose",
       [](const std::string& domain, const std::string& name, int64_t version,
          const std::vector<PyType>& inputs, nb::handle attributes) {

@@ -153,6 +153,9 @@ void tessera_call_set_output(tessera_call* c, int32_t index, tessera_dtype dtype
     c->outputs.resize(static_cast<size_t>(index) + 1);
   set_type(c->outputs[static_cast<size_t>(index)], dtype, rank, shape);
 }
+void tessera_call_want_seed(tessera_call* c) {
+  c->wants_seed = true;
+}
 void tessera_call_set_scratch(tessera_call* c, int64_t bytes) {
   if (bytes < 0 || bytes > int64_t{1} << 40)
     return c->fail("prepare: scratch of " + std::to_string(bytes) + " bytes");
@@ -248,6 +251,7 @@ void tessera_call_add_strings(tessera_call* c, const char* name, int32_t is_list
 
 int tessera_call_setup(tessera_call* c) {
   c->outputs.clear();
+  c->wants_seed = false;
   if (guarded(c, "setup", [&] { c->op->setup(c); }) != 0) return 1;
   if (c->outputs.empty()) c->fail("setup gave no outputs");
   for (size_t i = 0; i < c->outputs.size(); ++i)
@@ -295,6 +299,9 @@ void tessera_run_compute(const tessera_op* op, const tessera_run* run) {
 
 const char* tessera_call_error(const tessera_call* c) {
   return c->error.c_str();
+}
+int32_t tessera_call_wants_seed(const tessera_call* c) {
+  return c->wants_seed ? 1 : 0;
 }
 int64_t tessera_call_scratch(const tessera_call* c) {
   return c->scratch;

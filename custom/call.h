@@ -29,7 +29,7 @@ struct tessera_call {
   std::deque<tessera_tensor> inputs, outputs;
   std::deque<tessera_attribute> attributes;
   std::string error, composition;
-  bool failed = false;
+  bool failed = false, wants_seed = false;
   int64_t scratch = 0, flops = 0, bytes = 0;
   std::deque<tessera_gradient> gradients;
   struct Update {

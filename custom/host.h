@@ -35,6 +35,8 @@ TESSERA_API void tessera_call_add_strings(tessera_call*, const char* name, int32
                                           const char* const* values, int64_t count);
 
 TESSERA_API int tessera_call_setup(tessera_call*);
+/* After setup. */
+TESSERA_API int32_t tessera_call_wants_seed(const tessera_call*);
 TESSERA_API int tessera_call_prepare(tessera_call*, void** instance);
 TESSERA_API void tessera_call_destroy(tessera_call*, void* instance);
 TESSERA_API int tessera_call_compose(tessera_call*);

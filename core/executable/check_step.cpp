@@ -69,7 +69,7 @@ bool overlap(const TensorRef& a, const TensorRef& b) {
 bool in_place(const StepDesc& s, size_t input, const TensorRef& out) {
   const TensorRef& in = s.inputs[input];
   const bool elementwise = has_fact(s.op, kUpdates) ? input == 0
-                           : s.op == Op::Scan       ? scan_parts(s.args).is_carry(input)
+                           : !s.bodies.empty()      ? loop_parts(s.op, s.args).is_carry(input)
                                                     : !s.body.empty();
   return elementwise && in.offset == out.offset && in.shape == out.shape &&
          size_of(in.dtype) == size_of(out.dtype) &&
@@ -155,11 +155,15 @@ bool same(const TensorRef& a, const TensorRef& b) {
   return a.dtype == b.dtype && a.shape == b.shape;
 }
 
-void check_scan(const StepDesc& s, std::vector<Region>& regions) {
-  const ScanParts parts = scan_parts(s.args);
-  sound(s.bodies.size() == 1 && parts.count >= 0 && parts.carries <= s.outputs.size() &&
+void check_loop(const StepDesc& s, std::vector<Region>& regions) {
+  const LoopParts parts = loop_parts(s.op, s.args);
+  sound(s.bodies.size() == 1 && (s.op == Op::Scan || parts.carries == s.outputs.size()) &&
+            parts.count >= 0 && parts.carries <= s.outputs.size() &&
             parts.carries + parts.xs + parts.captures == s.inputs.size(),
         "a loop does not fit its body");
+  sound(s.op == Op::Scan ||
+            (parts.carries > 0 && s.inputs[0].dtype == DType::Bool && s.inputs[0].count() == 1),
+        "a loop of unknown length tests no bool");
   for (size_t i = 0; i < s.inputs.size(); ++i) {
     if (parts.is_carry(i)) {
       sound(same(s.inputs[i], s.outputs[i]), "a loop carries another type than it gives");
@@ -188,10 +192,10 @@ void check_bodies(const StepDesc& s, const std::vector<Region>& around) {
             s.workspace.shape.size() == 1 && s.workspace.contiguous(),
         "the memory of a body is none of the arena");
   std::vector<Region> regions{{s.workspace.bytes(), true}, {0, false}};
-  if (s.op == Op::Scan)
-    check_scan(s, regions);
-  else
+  if (s.op == Op::Branch)
     check_branch(s, regions);
+  else
+    check_loop(s, regions);
   for (const auto& body : s.bodies) check_section(*body, regions);
 }
 

@@ -130,6 +130,12 @@ std::vector<TensorType> custom_setup(const CustomSite& site) {
   return call_of(site).setup();
 }
 
+bool custom_wants_seed(const CustomSite& site) {
+  CustomCall call = call_of(site);
+  call.setup();
+  return tessera_call_wants_seed(call.get()) != 0;
+}
+
 Composition custom_compose(const CustomSite& site) {
   CustomCall call = call_of(site);
   user_check(call.op().compose != nullptr, "[{}] has no composition", call.label());

@@ -34,6 +34,8 @@ struct CustomSite {
 };
 
 std::vector<TensorType> custom_setup(const CustomSite& site);
+// Whether the op takes a seed, i32[2], behind these inputs.
+bool custom_wants_seed(const CustomSite& site);
 
 // A composition, read and checked; values are numbered, the inputs first. So are those of a body.
 struct Composition {

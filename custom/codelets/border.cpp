@@ -175,6 +175,7 @@ const tessera_statement* tessera_execute(tessera_vertices* v, int64_t set) {
     std::vector<const tessera_view*> in, out;
     for (const auto& t : plan->inputs) in.push_back(whole(t.variable));
     for (const auto& t : plan->outputs) out.push_back(whole(t.variable));
+    const int64_t random = plan->random ? 1 : 0;
     std::string text =
         std::string("\"") + tessera::codelets::kDomain + "\", \"" + plan->op + "\", 1";
     register_plan(std::move(plan));
@@ -185,6 +186,8 @@ const tessera_statement* tessera_execute(tessera_vertices* v, int64_t set) {
     d.ins = static_cast<int64_t>(in.size());
     d.out = out.data();
     d.outs = static_cast<int64_t>(out.size());
+    d.ints = &random;
+    d.int_count = 1;
     d.text = text.c_str();
     d.attributes = "[]";
     const tessera_statement* statement = tessera_rec_statement(v->recorder, &d, out.data());

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The compute function of compute sets: all threads share the vertices.
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 
 #include "custom/codelets/plan.h"
@@ -11,12 +10,6 @@ namespace tessera::codelets {
 namespace {
 
 constexpr uint64_t kLine = 64;
-constexpr int kThreads = 256;
-
-// How often each thread has run: random numbers differ from run to run.
-struct Instance {
-  std::atomic<uint64_t> runs[kThreads] = {};
-};
 
 uint64_t round_up(uint64_t n, uint64_t to) {
   return (n + to - 1) / to * to;
@@ -93,9 +86,17 @@ const Plan& plan_of(const tessera_call* call) {
   return *static_cast<const Plan*>(tessera_call_user(call));
 }
 
+// The last input of a set that draws random numbers.
+bool is_seed(const tessera_type* t) {
+  return t->dtype == TESSERA_I32 && t->rank == 1 && t->shape[0] == 2;
+}
+
 void setup(tessera_call* call) {
   const Plan& plan = plan_of(call);
-  if (tessera_call_inputs(call) != static_cast<int32_t>(plan.inputs.size()))
+  const bool fits =
+      tessera_call_inputs(call) == static_cast<int32_t>(plan.inputs.size() + (plan.random ? 1 : 0));
+  if (!fits ||
+      (plan.random && !is_seed(tessera_call_input(call, static_cast<int32_t>(plan.inputs.size())))))
     return tessera_fail(call, "a compute set was given another number of tensors");
   for (size_t i = 0; i < plan.inputs.size(); ++i) {
     const tessera_type* type = tessera_call_input(call, static_cast<int32_t>(i));
@@ -114,11 +115,7 @@ void setup(tessera_call* call) {
 
 void* prepare(tessera_call* call) {
   tessera_call_set_scratch(call, static_cast<int64_t>(plan_of(call).scratch_bytes));
-  return new Instance;
-}
-
-void destroy(void* instance) {
-  delete static_cast<Instance*>(instance);
+  return nullptr;
 }
 
 // What a variable held before goes to its new value, shared by bytes.
@@ -152,13 +149,13 @@ void compute(const tessera_run* run) {
   auto thread = static_cast<uint64_t>(run->thread);
   auto begin = static_cast<size_t>(thread == 0 ? 0 : cut(thread));
   size_t end = thread + 1 == n ? plan.vertices.size() : static_cast<size_t>(cut(thread + 1));
-  uint64_t turn = 0;
-  if (plan.random) turn = static_cast<Instance*>(run->instance)->runs[run->thread % kThreads]++;
+  uint64_t seed = 0;
+  if (plan.random) std::memcpy(&seed, run->inputs[plan.inputs.size()], sizeof seed);
   Worker worker(plan, run);
   for (size_t i = begin; i < end; ++i) {
     const PlannedVertex& v = plan.vertices[i];
     if (plan.random)
-      v.library->table().seed((turn + 1) * 0x9e3779b97f4a7c15u ^ (i + 1) * 0xbf58476d1ce4e5b9u);
+      v.library->table().seed(seed * 0x9e3779b97f4a7c15u ^ (i + 1) * 0xbf58476d1ce4e5b9u);
     worker.execute(v);
   }
 }
@@ -178,11 +175,9 @@ void register_plan(std::unique_ptr<Plan> plan) {
   op.domain = kDomain;
   op.name = plan->op.c_str();
   op.version = 1;
-  op.flags = plan->random ? TESSERA_VARIES : 0u;
   op.user = plan.get();
   op.setup = setup;
   op.prepare = prepare;
-  op.destroy = destroy;
   op.compute = compute;
   op.work = work;
   // One that is known keeps its own plan.

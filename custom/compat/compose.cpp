@@ -172,6 +172,8 @@ void Composer::run(const Statement& s) {
       return multi_update(s);
     case TESSERA_DO_RANDOM:
       return random(s);
+    case TESSERA_DO_EXCHANGE:
+      return exchange(s);
     case TESSERA_DO_CUSTOM:
       return custom(s);
   }

@@ -59,12 +59,15 @@ class Composer : public Frame {
   void sort(const Statement& s);
   void multi_slice(const Statement& s);
   void multi_update(const Statement& s);
+  Value seed();
   void random(const Statement& s);
+  void exchange(const Statement& s);
   void custom(const Statement& s);
   Value places(const Value& offsets, int64_t i, int64_t size, int64_t extent);
 
   tessera_recorder& r_;
   int depth_ = 0;  // of bodies
+  int seeds_ = 0;
 };
 
 }  // namespace tessera::compat

@@ -269,10 +269,6 @@ void Composer::multi_update(const Statement& s) {
                     before.type, before.shape));
 }
 
-void Composer::random(const Statement&) {
-  fail("random numbers are not there yet");
-}
-
 void Composer::custom(const Statement& s) {
   std::string in;
   for (const View* v : s.in) {
@@ -280,6 +276,7 @@ void Composer::custom(const Statement& s) {
     const std::string ref = Writer::ref(read(*v));
     in += (in.empty() ? "" : ", ") + ref;
   }
+  if (!s.ints.empty() && s.ints[0] == 1) in += (in.empty() ? "" : ", ") + Writer::ref(seed());
   std::vector<Value> types;
   for (const View* v : s.out) types.push_back({-1, v->type, v->dims});
   const std::string attributes = s.attributes.empty() ? "[]" : s.attributes;

@@ -162,7 +162,14 @@ void complete(tessera_recorder& r, Statement& s) {
       return complete_rows(r, s);
     case TESSERA_DO_RANDOM:
       if (s.out.empty()) fail("random numbers need a tensor to be like");
+      if (s.ints.size() != 4) fail("random numbers: four numbers say which");
       return;
+    case TESSERA_DO_EXCHANGE:
+      want(s, 1, "a collective");
+      if (s.in[0]->dims.empty() || s.in[0]->dims[0] != s.ints.at(0))
+        fail("a tensor of shape " + text_of(s.in[0]->dims) + " has no part for each of " +
+             std::to_string(s.ints[0]) + " replicas in its first dimension");
+      return result(r, s, 0, s.in[0]->type, s.in[0]->dims, "a collective");
     case TESSERA_DO_CUSTOM:
       return;
   }

@@ -151,6 +151,9 @@ TESSERA_API void tessera_fail(tessera_call*, const char* text);
 /* In setup. Outputs are numbered without gaps. */
 TESSERA_API void tessera_call_set_output(tessera_call*, int32_t index, tessera_dtype, int32_t rank,
                                          const int64_t* shape);
+/* In setup: the op takes a seed, i32[2], behind the inputs that it is called with. A new one is
+   drawn for each call; gradient ops may read it as an input. */
+TESSERA_API void tessera_call_want_seed(tessera_call*);
 /* In prepare: bytes for every thread while compute runs. */
 TESSERA_API void tessera_call_set_scratch(tessera_call*, int64_t bytes);
 /* In compose: text IR, "tessera 1 graph ..."; its inputs and outputs are those of the op. */

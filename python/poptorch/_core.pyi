@@ -46,10 +46,16 @@ def custom_refused() -> list[str]:
 def custom_setup(domain: str, name: str, version: int, inputs: Sequence[tuple[str, Sequence[int]]], attributes: object) -> list[tuple[str, list[int]]]:
     """(dtype, shape) of the results of a call."""
 
+def custom_wants_seed(domain: str, name: str, version: int, inputs: Sequence[tuple[str, Sequence[int]]], attributes: object) -> bool:
+    """Whether the op takes a seed behind these inputs."""
+
 def custom_compose(domain: str, name: str, version: int, inputs: Sequence[tuple[str, Sequence[int]]], attributes: object) -> tuple:
     """
-    The nodes (op, arguments, results, types, line, column, bodies) and the outputs of a composition; bodies are such pairs.
+    The nodes (op, arguments, results, types, line, column, bodies) and the outputs of a composition, where bodies are such pairs, and (input, kind) of the inputs whose new values its last outputs are.
     """
+
+def custom_facts(facts: Sequence[tuple[str, int]]) -> None:
+    """What ops may ask of the program that is being made."""
 
 def custom_gradients(domain: str, name: str, version: int, inputs: Sequence[tuple[str, Sequence[int]]], attributes: object) -> list:
     """

@@ -86,6 +86,21 @@ def test_random_numbers_differ_from_run_to_run():
     assert not first.equal(second)
 
 
+def test_random_numbers_follow_the_seed_on_any_number_of_threads():
+    x = torch.full((20000,), 1.0 + 2**-9)
+    before, found = torch.get_num_threads(), []
+    try:
+        for seed, threads in [(7, 1), (7, 2), (8, 2)]:
+            torch.set_num_threads(threads)
+            op = Op("quantise", "Round", dropped=16, rounding="Stochastic")
+            model = poptorch.inferenceModel(op, poptorch.Options().randomSeed(seed))
+            found.append([model(x), model(x)])
+    finally:
+        torch.set_num_threads(before)
+    assert found[0][0].equal(found[1][0]) and found[0][1].equal(found[1][1])
+    assert not found[0][0].equal(found[2][0])
+
+
 def test_an_op_that_is_its_own_gradient():
     torch.manual_seed(3)
     x, weights = torch.randn(4, 6), torch.randn(4, 6)

@@ -82,13 +82,14 @@ struct Tensor {
 
 // Runs a set as the engine would, on the variables given.
 void execute(const ComputeSets& sets, int64_t set, std::vector<Tensor>& variables, int threads,
-             size_t shift = 0) {
+             size_t shift = 0, const std::vector<int>& seed = {1, 2}) {
   auto plan = sets.plan(set, [&](uint32_t v) {
     return VariableInfo{variables[v].dtype, variables[v].element_bytes, variables[v].shape};
   });
   std::vector<uint32_t> in, out;
   for (auto& t : plan->inputs) in.push_back(t.variable);
   for (auto& t : plan->outputs) out.push_back(t.variable);
+  const bool random = plan->random;
   std::string name = plan->op;
   register_plan(std::move(plan));
   const tessera_op* op = tessera_find_op(kDomain, name.c_str(), 1);
@@ -97,6 +98,8 @@ void execute(const ComputeSets& sets, int64_t set, std::vector<Tensor>& variable
   for (uint32_t v : in)
     tessera_call_add_input(call, static_cast<tessera_dtype>(variables[v].dtype), 1,
                            variables[v].shape.data());
+  const int64_t two = 2;
+  if (random) tessera_call_add_input(call, TESSERA_I32, 1, &two);
   REQUIRE(tessera_call_setup(call) == 0);
   void* instance = nullptr;
   REQUIRE(tessera_call_prepare(call, &instance) == 0);
@@ -115,6 +118,7 @@ void execute(const ComputeSets& sets, int64_t set, std::vector<Tensor>& variable
     std::memcpy(at, variables[v].data.data(), variables[v].data.size());
     inputs.push_back(at);
   }
+  if (random) inputs.push_back(seed.data());
   for (uint32_t v : out) outputs.push_back(place(variables[v]));
   std::barrier meet(threads);
   std::vector<std::string> errors;
@@ -487,6 +491,9 @@ TEST_CASE("lists in one field, supervisors, and random numbers on any number of 
   }
   CHECK(found[0] == found[1]);
   CHECK(found[0] == found[2]);
+  std::vector<Tensor> other = {Tensor::of(TESSERA_I32, std::vector<int>(20, 0))};
+  execute(sets, draws, other, 2, 0, {1, 3});
+  CHECK(found[0] != other[0].values<int>());
   std::sort(found[0].begin(), found[0].end());
   CHECK(std::adjacent_find(found[0].begin(), found[0].end()) == found[0].end());
 }

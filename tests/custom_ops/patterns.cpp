@@ -32,14 +32,13 @@ class AverageOp : public Op {
 const OperatorIdentifier kAverage{"com.acme", "ExpMovAvg", 1};
 const OperatorIdentifier kCount{"com.acme", "CountSteps", 1};
 const OpDefinition::DataTypes kTypes{DataType::FLOAT16, DataType::FLOAT};
-const OpDefinition kDefinition({OpDefinition::Inputs({{"x", kTypes}, {"avg", kTypes}, {"f", kTypes}}),
-                                OpDefinition::Outputs({{"y", kTypes}}),
-                                OpDefinition::Attributes({})});
-OpCreator<AverageOp> makeAverage(OpDefinitions({{kAverage, kDefinition}, {kCount, kDefinition}}),
-                                 [](const OpCreatorInfo& info) {
-                                   return std::make_unique<AverageOp>(info.opid, info.settings);
-                                 },
-                                 true);
+const OpDefinition kDefinition(
+    {OpDefinition::Inputs({{"x", kTypes}, {"avg", kTypes}, {"f", kTypes}}),
+     OpDefinition::Outputs({{"y", kTypes}}), OpDefinition::Attributes({})});
+OpCreator<AverageOp> makeAverage(
+    OpDefinitions({{kAverage, kDefinition}, {kCount, kDefinition}}),
+    [](const OpCreatorInfo& info) { return std::make_unique<AverageOp>(info.opid, info.settings); },
+    true);
 
 class AveragePattern : public PreAliasPattern {
  public:

@@ -93,9 +93,19 @@ typedef enum tessera_statement_kind {
   TESSERA_DO_SORT = 11,   // in -> values; ints: dim; in, values to sort by it -> two results
   TESSERA_DO_MULTI_SLICE = 12,   // table, indices -> rows; ints: dim
   TESSERA_DO_MULTI_UPDATE = 13,  // rows, indices -> out; ints: dim, add; reals: scale
-  TESSERA_DO_RANDOM = 14,  // -> out; ints: what, type, modifier; reals: parameters; in: seed, x
-  TESSERA_DO_CUSTOM = 15   // in -> out by the op that `text` calls: "domain", "name", version
+  TESSERA_DO_RANDOM = 14,  // seed if any -> out; ints: tessera_random, smallest, largest, modifier;
+                           // reals: smallest and largest, or mean, deviation and limit
+  TESSERA_DO_CUSTOM = 15,  // in -> out by the op that `text` calls: "domain", "name", version;
+                           // ints: 1 for a seed as the last input
+  TESSERA_DO_EXCHANGE = 16  // in[n, ..] -> out, of a group of n replicas; ints: n, how far apart
 } tessera_statement_kind;
+
+typedef enum tessera_random {
+  TESSERA_RANDOM_UNIFORM = 0,
+  TESSERA_RANDOM_NORMAL = 1,
+  TESSERA_RANDOM_TRUNCATED = 2,  // of `limit` deviations at most
+  TESSERA_RANDOM_INTEGER = 3     // both ends may come
+} tessera_random;
 
 typedef struct tessera_statement_desc {
   uint32_t size;
@@ -185,14 +195,14 @@ TESSERA_COMPAT_API const tessera_tile_interval* tessera_rec_regions(const tesser
 // The view of a whole variable, by the number that regions have.
 TESSERA_COMPAT_API const tessera_view* tessera_rec_whole(tessera_recorder*, int64_t variable);
 
-// Creators of ops and of their Opx, and patterns, of all libraries: objects of the headers under a key. The first
-// one stays; add returns 0, or 1 if there was one.
+// Creators of ops and of their Opx, and patterns, of all libraries: objects of the headers under a
+// key. The first one stays; add returns 0, or 1 if there was one.
 TESSERA_COMPAT_API int tessera_creator_add(const char* kind, const char* key, void* creator);
 TESSERA_COMPAT_API void* tessera_creator_find(const char* kind, const char* key);
 // In the order in which they came; null behind the last one.
 TESSERA_COMPAT_API void* tessera_creator_at(const char* kind, int64_t index);
 // What is known of the program that is being made: "training", "replicas", "accumulation",
-// "pattern NAME".
+// "pattern NAME", "literal in place".
 TESSERA_COMPAT_API int64_t tessera_fact(const char* name, int64_t otherwise);
 TESSERA_COMPAT_API void tessera_compat_log(int32_t level, const char* text);
 }

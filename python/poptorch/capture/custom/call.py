@@ -123,6 +123,8 @@ def run(
 
 def _call(site: Site, inputs: Sequence[Tensor]) -> list[Tensor]:
     given = [t.to(torch.int32) if t.dtype is torch.int64 else t for t in inputs]
+    if site.op.composes and site.ask(_core.custom_wants_seed, given):
+        given.append(_seed())
     learns = torch.is_grad_enabled() and any(t.requires_grad for t in given)
     if not learns or (site.op.composes and not site.op.has_gradients):
         return _results(site, given)[0]
@@ -181,6 +183,8 @@ def _nested(
     examples: Sequence[Tensor],
 ) -> list[Tensor]:
     """A custom op in a composition or as a gradient op; ops that PopART ships ask for examples."""
+    if (domain, name) == ("tessera", "Seed"):
+        return [_seed()]
     op = registry.find(name, domain, version)
     if op is None:
         from poptorch.capture.custom import lookup
@@ -188,6 +192,12 @@ def _nested(
         found = lookup.find(name, domain, version)
         return found(inputs, dict(attributes), examples)
     return _call(Site(op, attributes), inputs)
+
+
+def _seed() -> Tensor:
+    """64 bits from the random state of the program."""
+    high, low = torch.randint(0, 2**24, (2,)), torch.randint(0, 2**8, (2,))
+    return (high * 2**8 + low - 2**31).to(torch.int32)
 
 
 class _WithGradients(torch.autograd.Function):

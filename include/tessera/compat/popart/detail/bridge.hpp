@@ -65,6 +65,9 @@ class Built {
     if (!op) throw error("the creator of {} gave no op", e.id);
     op_ = op.get();
     graph_.moveIntoGraph(std::move(op));
+    wants_seed_ =
+        op_->requiresRandomSeed() && op_->getSeedInIndex() == static_cast<int>(inputs_.size());
+    if (wants_seed_) tensor("in:", TensorInfo(DataType::UINT32, {2}));
     for (std::size_t i = 0; i < inputs_.size(); ++i)
       op_->connectInTensor(static_cast<int>(i), inputs_[i]->id);
     op_->setup();
@@ -121,6 +124,8 @@ class Built {
   Op& op() { return *op_; }
   Op& results() { return *results_; }
   Ir& ir() { return ir_; }
+  // One that the call has not given.
+  bool wants_seed() const { return wants_seed_; }
   const std::vector<Tensor*>& inputs() const { return inputs_; }
 
  private:
@@ -135,6 +140,7 @@ class Built {
   std::vector<Tensor*> inputs_;
   Op* op_ = nullptr;
   ResultsOp* results_ = nullptr;
+  bool wants_seed_ = false;
 };
 
 inline std::vector<TensorInfo> inputs_of(const tessera_call* call) {
@@ -235,11 +241,13 @@ inline void tell_composition(tessera_call* call, Built& built) {
   built.rewrite();
   popx::Devicex device(built.ir());
   poplar::Graph& graph = device.graph();
+  std::vector<poplar::Tensor> input_tensors;
   for (std::size_t i = 0; i < built.inputs().size(); ++i) {
     const Tensor& in = *built.inputs()[i];
-    device.tensors[in.id] = poplar::Tensor(poplar::detail::checked(tessera_rec_variable(
-        graph.recorder(), popx::popType(in.info).id(), in.info.rank(), in.info.shape().data(),
-        static_cast<int32_t>(i), in.id.c_str())));
+    input_tensors.emplace_back(poplar::detail::checked(
+        tessera_rec_variable(graph.recorder(), popx::popType(in.info).id(), in.info.rank(),
+                             in.info.shape().data(), static_cast<int32_t>(i), in.id.c_str())));
+    device.tensors[in.id] = input_tensors.back();
   }
   poplar::program::Sequence prog;
   std::vector<const tessera_view*> outputs, updates;
@@ -256,12 +264,16 @@ inline void tell_composition(tessera_call* call, Built& built) {
   }
   try {
     for (std::size_t i = 0; i < types.size(); ++i)
-      outputs.push_back(
-          result_of(built.results(), static_cast<int>(i), types[i], device).handle());
+      outputs.push_back(result_of(built.results(), static_cast<int>(i), types[i], device).handle());
   } catch (const error& e) {
     throw error("{}: {}", id, e.what());
   }
   outputs.insert(outputs.end(), updates.begin(), updates.end());
+  // What the op leaves in its inputs is read behind all that it does.
+  for (std::size_t i = 0; tessera_fact("literal in place", 0) && i < built.inputs().size(); ++i) {
+    tessera_call_add_update(call, static_cast<int32_t>(i), TESSERA_FOR_GRADIENTS);
+    outputs.push_back(input_tensors[i].handle());
+  }
   const char* text = poplar::detail::checked(tessera_rec_compose(
       graph.recorder(), &prog.node()->c, outputs.data(), static_cast<int64_t>(outputs.size())));
   tessera_call_set_composition(call, text);
@@ -290,6 +302,7 @@ void setup_of(tessera_call* call) {
   Built built;
   make(built, call);
   tell_outputs(call, built.op());
+  if (built.wants_seed()) tessera_call_want_seed(call);
 }
 template <Maker make>
 void compose_of(tessera_call* call) {

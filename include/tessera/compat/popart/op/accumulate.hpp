@@ -58,7 +58,9 @@ class AccumulateOp : public AccumulateBaseOp {
       : AccumulateBaseOp(OperatorIdentifier("ai.graphcore", "Accumulate", 1), type, factor, s) {
     popx::OpxCreator<detail::AccumulateOpx> creator(opid);
   }
-  std::unique_ptr<Op> clone() const override { return std::unique_ptr<Op>(new AccumulateOp(*this)); }
+  std::unique_ptr<Op> clone() const override {
+    return std::unique_ptr<Op>(new AccumulateOp(*this));
+  }
 };
 
 namespace detail {

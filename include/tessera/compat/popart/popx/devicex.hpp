@@ -59,11 +59,11 @@ class Devicex {
   poplar::Graph& graph() { return graph_; }
   const Ir& ir() const { return ir_; }
   Devicex& lowering() { return *this; }
-  int64_t getReplicationFactor() const { return 1; }
+  int64_t getReplicationFactor() const { return tessera_fact("replicas", 1); }
 
   std::map<TensorId, poplar::Tensor> tensors;
   std::map<std::string, poplar::OptionFlags> options;
-  poplar::OptionFlags lstmOptions, matmulOptions, reductionOptions, sliceOptions;
+  poplar::OptionFlags lstmOptions, matmulOptions, reductionOptions, sliceOptions, gclOptions;
   const Devicex* getDeviceInfo() const { return this; }
 
  private:

@@ -86,11 +86,11 @@ class Learns(torch.nn.Module):
         return out, poptorch.identity_loss((out * self.weights).sum(), "sum")
 
 
-def gradients(domain, name, inputs, weights, outputs=None, **attributes):
+def gradients(domain, name, inputs, weights, outputs=None, options=None, **attributes):
     """(the first output, the gradients of the inputs) of a step of training."""
     model = Learns(Calls(domain, name, outputs, **attributes), inputs, weights)
     step = poptorch.optim.SGD(model.parameters(), lr=1.0, use_combined_accum=False)
-    trained = poptorch.trainingModel(model, optimizer=step)
+    trained = poptorch.trainingModel(model, options, step)
     out, _ = trained()
     trained.copyWeightsToHost()
     grads = [x - p.detach() for x, p in zip(inputs, model.inputs, strict=True)]

@@ -130,6 +130,16 @@ def test_spikes_have_the_gradient_of_their_surrogate(name):
     torch.testing.assert_close(grad, SURROGATES[name](X, G))
 
 
+@pytest.mark.parametrize("name", SURROGATES)
+def test_what_an_op_does_in_place_may_be_seen_by_its_gradient_op(name):
+    """As on an IPU, if the options ask for it: the input then holds the spikes."""
+    options = poptorch.Options().customOpsInPlace(True)
+    out, (grad,) = support.gradients("custom.ops", name, [X], G, options=options, slope=5.0)
+    spikes = (X >= 0).float()
+    torch.testing.assert_close(out, spikes)
+    torch.testing.assert_close(grad, SURROGATES[name](spikes, G))
+
+
 def test_spikes_in_half_precision():
     out = support.infer("custom.ops", "Heaviside", X.half())
     torch.testing.assert_close(out, (X >= 0).half())
@@ -204,6 +214,6 @@ def test_the_example_builds_by_its_makefile_and_learns(tmp_path):
 
 def test_what_is_not_there_is_named_by_the_compiler(tmp_path):
     source = tmp_path / "x.cpp"
-    source.write_text("#include <gcl/Collectives.hpp>\nint x = gcl::allToAllCrossReplica(1);\n")
-    with pytest.raises(AssertionError, match="allToAllCrossReplica is not supported"):
+    source.write_text("#include <gcl/Collectives.hpp>\nint x = gcl::allReduceWithinReplica(1);\n")
+    with pytest.raises(AssertionError, match="allReduceWithinReplica is not supported"):
         compiler(["-c", source, "-o", tmp_path / "x.o"], **SDK)

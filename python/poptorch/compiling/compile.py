@@ -86,7 +86,8 @@ def _facts(options: Options, batching: Batching) -> dict[str, int]:
     """What ops of libraries may ask of the program; patterns that are switched on or off."""
     patterns = options._Popart.options.get("patterns") or {}
     named = {f"pattern {name}": int(bool(on)) for name, on in patterns.items()}
-    return {"accumulation": batching.accumulation, **named}
+    literal = int(options._custom_ops_in_place)
+    return {"accumulation": batching.accumulation, "literal in place": literal, **named}
 
 
 @collecting()

@@ -242,6 +242,16 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "Options",
+        "_custom_ops_in_place",
+        P,
+        "Gradient ops of custom ops that were written for PopART see what the op has left in its "
+        "inputs, where it computes in place, and not what it was given.",
+        default=False,
+        setter="customOpsInPlace",
+        argument="literal",
+    ),
+    Option(
+        "Options",
         "updatableNamedBuffers",
         H,
         "Buffers that copyNamedBuffersToDevice may refresh alone.",

@@ -49,7 +49,7 @@ def custom_setup(domain: str, name: str, version: int, inputs: Sequence[tuple[st
 def custom_wants_seed(domain: str, name: str, version: int, inputs: Sequence[tuple[str, Sequence[int]]], attributes: object) -> bool:
     """Whether the op takes a seed behind these inputs."""
 
-def custom_compose(domain: str, name: str, version: int, inputs: Sequence[tuple[str, Sequence[int]]], attributes: object) -> tuple:
+def custom_compose(domain: str, name: str, version: int, inputs: Sequence[tuple[str, Sequence[int]]], attributes: object) -> object:
     """
     The nodes (op, arguments, results, types, line, column, bodies) and the outputs of a composition, where bodies are such pairs, and (input, kind) of the inputs whose new values its last outputs are.
     """

@@ -106,7 +106,8 @@ void damage(Program& p, Random& r) {
     case 5:
       if (!p.channels.empty()) {
         ChannelDesc& c = p.channels[r.below(p.channels.size())];
-        damage(r.one_in(2) ? c.offset : c.slots, r);
+        int64_t* fields[] = {&c.offset, &c.slots, &c.exchange_size, &c.exchange_stride};
+        damage(*fields[r.below(4)], r);
       }
       return;
     case 6:
@@ -161,6 +162,8 @@ Result try_executable(const std::vector<std::string>& programs, Random& r) {
             std::max(best.outcome, run_engine(engine, r) ? Outcome::kRan : Outcome::kCompiled);
       } catch (const InternalError&) {
         // The session says that the file is damaged.
+      } catch (const Interrupted&) {
+        // A loop that does not end.
       }
     } catch (const UserError&) {
     } catch (const std::bad_alloc&) {

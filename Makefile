@@ -105,6 +105,7 @@ fuzz: build-asan
 	@mkdir -p build/fuzz
 	@seq 0 $$(($(JOBS) - 1)) | xargs -P $(JOBS) -I{} sh -c 'build/asan/tests/tessera_fuzz --seed=$$(($(SEED) + {})) \
 	  --count=$$((($(COUNT) + $(JOBS) - 1) / $(JOBS))) --out=build/fuzz core tests/fuzz/programs'
+	@build/asan/tests/tessera_fuzz --executables --seed=$(SEED) --count=$$(($(COUNT) / 50)) core tests/fuzz/programs
 
 bless: build
 	$(call say,Expected texts of the text cases)

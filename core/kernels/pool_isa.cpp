@@ -475,11 +475,15 @@ void max_grad_flat(const PoolRows& h, const PoolAxis& w, PoolPlane<const float> 
                    PoolPlane<const int64_t> index, PoolPlane<float> gx) {
   for (int64_t ih = 0; ih < h.in; ++ih) std::fill_n(gx.at + ih * gx.row, w.in, 0.0f);
   const bool dense = gx.row == w.in;
+  const auto size = static_cast<uint64_t>(h.in * w.in);
   for (int64_t oh = 0; oh < h.out; ++oh) {
     const float* g = gy.at + oh * gy.row;
     const int64_t* chosen = index.at + oh * index.row;
     for (int64_t ow = 0; ow < w.out; ++ow) {
       const int64_t to = chosen[ow];
+      // Indices need not be those of a pool.
+      if (static_cast<uint64_t>(to) >= size) [[unlikely]]
+        continue;
       gx.at[dense ? to : to / w.in * gx.row + to % w.in] += g[ow];
     }
   }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "try_executable.h"
 
+#include <algorithm>
+
 #include "executable/check_program.h"
 #include "executable/program_bytes.h"
 
@@ -120,6 +122,21 @@ void damage(Program& p, Random& r) {
   }
 }
 
+// Loops of many turns are sound and take their time.
+bool runs_long(const Section& section) {
+  for (const StepDesc& s : section.steps) {
+    if (s.op == Op::Scan && s.args.integer(0) > 1000) return true;
+    for (const auto& body : s.bodies)
+      if (runs_long(*body)) return true;
+  }
+  return false;
+}
+
+bool runs_long(const Program& p) {
+  return runs_long(p.update) || std::any_of(p.tasks.begin(), p.tasks.end(),
+                                            [](const TaskDesc& t) { return runs_long(t.section); });
+}
+
 std::string mutant(const std::string& sound, Random& r) {
   if (r.one_in(3)) {
     std::string bytes = sound;
@@ -156,6 +173,7 @@ Result try_executable(const std::vector<std::string>& programs, Random& r) {
     try {
       Program p = read_program(bytes_of(mutant(sound, r)));
       check_program(p);
+      if (runs_long(p)) continue;
       try {
         Engine engine(std::move(p), config);
         best.outcome =

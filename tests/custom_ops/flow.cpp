@@ -40,6 +40,26 @@ class LongOpx : public popart::popx::Opx {
   }
 };
 
+// x / 2 + 2.5: what is added to a program after it became a function is not part of it.
+class CallsOpx : public popart::popx::Opx {
+ public:
+  CallsOpx(popart::Op* op, popart::popx::Devicex* d) : popart::popx::Opx(op, d) {}
+  void grow(Sequence& prog) const final {
+    const Tensor out = cloneNcopy(prog, getInTensor(0));
+    Sequence more, twice;
+    popops::addInPlace(graph(), out, 1.0f, more);
+    const Function one = graph().addFunction(more);
+    popops::mulInPlace(graph(), out, 2.0f, more);
+    prog.add(Call(one));
+    prog.add(more);
+    popops::mulInPlace(graph(), out, 0.5f, twice);
+    twice.add(Call(one, {debugContext(), "again"}));
+    const Function f = graph().addFunction(twice);
+    prog.add(Repeat(2, Call(f)));
+    setOutTensor(0, out);
+  }
+};
+
 // Halves until every element is at most 1; the turns are the first element of the second output.
 class HalvesOpx : public popart::popx::Opx {
  public:
@@ -191,6 +211,7 @@ popart::OperatorIdentifier id(const char* name) {
   return {"test.flow", name, 1};
 }
 popart::OpCreator<FlowOp> ops({{id("Long"), {}},
+                               {id("Calls"), {}},
                                {id("WhileTrue"), {}},
                                {id("WhileFalse"), {}},
                                {id("Rows"), {}},
@@ -200,6 +221,7 @@ popart::OpCreator<FlowOp> ops({{id("Long"), {}},
                                {id("Locals"), {}},
                                {id("Bad"), {}}});
 popart::popx::OpxCreator<LongOpx> long_loop(id("Long"));
+popart::popx::OpxCreator<CallsOpx> calls(id("Calls"));
 popart::popx::OpxCreator<HalvesOpx> halves({id("WhileTrue"), id("WhileFalse")});
 popart::popx::OpxCreator<RowsOpx> rows(id("Rows"));
 popart::popx::OpxCreator<OneWayOpx> one_way(id("OneWay"));

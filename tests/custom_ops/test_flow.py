@@ -20,6 +20,11 @@ def test_loops_of_many_turns_are_not_written_out():
     torch.testing.assert_close(flow("Long", x), x + 5000)
 
 
+def test_functions_are_programs_as_they_were():
+    x = torch.tensor([1.0, -2.0, 7.5])
+    torch.testing.assert_close(flow("Calls", x), x / 2 + 2.5)
+
+
 @pytest.mark.parametrize("name", ["WhileTrue", "WhileFalse"])
 def test_a_loop_ends_when_its_data_say_so(name):
     model = poptorch.inferenceModel(support.Calls("test.flow", name))

@@ -12,6 +12,7 @@
 #include "GraphVertices.hpp"
 #include "Interval.hpp"
 #include "OptionFlags.hpp"
+#include "Program.hpp"
 #include "Target.hpp"
 #include "Tensor.hpp"
 #include "TensorCloneMethod.hpp"
@@ -34,8 +35,12 @@ class Graph : public GraphVertices {
 
   tessera_recorder* recorder() const { return r_; }
   const Target& getTarget() const { return target_; }
-  unsigned getReplicationFactor() const { return 1; }
+  unsigned getReplicationFactor() const {
+    return static_cast<unsigned>(tessera_fact("replicas", 1));
+  }
   Graph& getTopLevelGraph() { return *this; }
+
+  Function addFunction(const program::Program& p) { return Function(p); }
 
   Tensor addVariable(const Type& type, ArrayRef<std::size_t> shape, const DebugContext& dc = {}) {
     const std::vector<int64_t> s(shape.begin(), shape.end());

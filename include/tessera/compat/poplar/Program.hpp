@@ -211,5 +211,27 @@ class If : public Program {
   }
 };
 
+class Call;
+
+}  // namespace program
+
+// A program that may be called in several places; of Graph::addFunction.
+class Function {
+ public:
+  Function() = default;
+  explicit Function(const program::Program& p) : node_(p.node()) {}
+
+ private:
+  friend class program::Call;
+  std::shared_ptr<program::detail::Node> node_ = std::make_shared<program::detail::Node>();
+};
+
+namespace program {
+
+class Call : public Program {
+ public:
+  explicit Call(const Function& f, const DebugContext& = {}) { node_ = f.node_; }
+};
+
 }  // namespace program
 }  // namespace poplar

@@ -212,8 +212,18 @@ def test_the_example_builds_by_its_makefile_and_learns(tmp_path):
     assert done.stdout.startswith("loss ")
 
 
-def test_what_is_not_there_is_named_by_the_compiler(tmp_path):
+@pytest.mark.parametrize(
+    "text, said",
+    [
+        (
+            "#include <gcl/Collectives.hpp>\nint x = gcl::allReduceWithinReplica(1);\n",
+            "allReduceWithinReplica is not supported",
+        ),
+        ("#include <popsparse/MatMul.hpp>\n", "popsparse is not supported"),
+    ],
+)
+def test_what_is_not_there_is_named_by_the_compiler(tmp_path, text, said):
     source = tmp_path / "x.cpp"
-    source.write_text("#include <gcl/Collectives.hpp>\nint x = gcl::allReduceWithinReplica(1);\n")
-    with pytest.raises(AssertionError, match="allReduceWithinReplica is not supported"):
+    source.write_text(text)
+    with pytest.raises(AssertionError, match=said):
         compiler(["-c", source, "-o", tmp_path / "x.o"], **SDK)

@@ -210,7 +210,7 @@ def test_a_program_may_ask_for_itself(attached, monkeypatch, capsys):
 
 def test_every_command_is_an_entry_point():
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
-    assert set(scripts) == {"gc-info", "gc-monitor", "gc-reset"}
+    assert set(scripts) == {"gc-info", "gc-monitor", "gc-reset", "tessera-cache"}
     for target in scripts.values():
         module, _, name = target.partition(":")
         assert callable(getattr(__import__(module, fromlist=[name]), name))

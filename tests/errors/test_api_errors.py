@@ -367,12 +367,6 @@ def test_weights_of_another_type_after_compilation(regression, batch, opts):
         inference.copyWeightsToDevice()
 
 
-def test_names_that_are_not_there_yet(regression, opts):
-    inference = poptorch.inferenceModel(regression, opts)
-    with pytest.raises(poptorch.Error, match=r"save\(\) is not available yet"):
-        inference.save("file")
-
-
 # Running -----------------------------------------------------------------------------------------
 
 

@@ -288,11 +288,20 @@ def test_random_ops_draw_from_their_distributions():
     assert all(torch.equal(y, torch.ones(100, 100)) for y in (still[5], still[6], still[8]))
 
 
-def test_collectives_say_that_they_need_one_replica():
+def test_a_gather_has_the_parts_of_all_replicas():
     options = quiet().replicationFactor(2)
-    with pytest.raises(poptorch.Error, match="runs on 2 replicas") as caught:
-        run(lambda x: named([x], "ReplicatedAllGather"), X, options=options)
-    assert "ai.graphcore.ReplicatedAllGather: " in str(caught.value)
+    x = torch.arange(12.0).reshape(4, 3)
+    found = run(lambda x: named([x], "ReplicatedAllGather"), x, options=options)
+    assert found[0].flatten().equal(torch.cat([x.flatten(), x.flatten()]))
+
+
+def test_collectives_have_no_place_in_loops():
+    def turn(x):
+        return named([x], "ReplicatedAllReduce")[0]
+
+    options = quiet().replicationFactor(2)
+    with pytest.raises(poptorch.Error, match="exchange values in the body of poptorch.for_loop"):
+        run(lambda x: poptorch.for_loop(2, turn, [x]), X, options=options)
 
 
 ELSEWHERE = {"Ctc", "CtcBeamSearchDecoder", "IdentityLoss", "PrintTensor", "ShapedDropout"}

@@ -54,7 +54,7 @@ def first_call_new(ctx):
     return first_call(ctx, "new")
 
 
-@figure("first call with its program in the cache, tutorial CNN, against without", "x", at_most=0.7)
+@figure("first call, program in the cache, against none", "x", at_most=0.7)
 def program_hit(ctx):
     def best(**environment):
         command = ("bench.first_call", OURS, "warm")
@@ -67,7 +67,7 @@ def program_hit(ctx):
         return {OURS: best(POPTORCH_CACHE_DIR=cache) / best()}
 
 
-@figure("poptorch.load to the first result, tutorial CNN, new process", "s", at_most=0.1)
+@figure("poptorch.load to the first result, CNN", "s", at_most=0.1)
 def load_file(ctx):
     with tempfile.TemporaryDirectory() as directory:
         path = os.path.join(directory, "model.poptorch")

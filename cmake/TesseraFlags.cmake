@@ -18,7 +18,7 @@ if(CCACHE_PROGRAM AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
 endif()
 
 # Oldest CPU the whole of the library runs on; hot kernels are compiled again for TESSERA_ISA_HIGH
-# and chosen at run time (core/kernels/isa.h).
+# and chosen at run time (core/kernels/dispatch.h).
 set(TESSERA_ISA_BASE "x86-64-v3")
 set(TESSERA_ISA_HIGH "x86-64-v4")
 

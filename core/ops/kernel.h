@@ -37,7 +37,6 @@ struct StepDesc {
   // The step is run for one piece after another in the same scratch: packed weights that lie there
   // are good until state_written().
   bool pieces = false;
-  int host_index = -1;  // of a host call: which callback
   // Of a loop or a branch: the steps of its bodies. They see `workspace`, some bytes of the arena,
   // as region 0, then a region per input of the body and one per output that is no carry.
   std::vector<std::shared_ptr<const Section>> bodies = {};
